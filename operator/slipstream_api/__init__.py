@@ -1,0 +1,1 @@
+"""The contract between operator, engine and gateway: kinds, names, conditions, configuration."""

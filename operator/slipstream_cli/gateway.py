@@ -1,0 +1,25 @@
+"""`slipstream gateway …`: start the gateway."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Run the gateway.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `serve` a subcommand although it is the only one."""
+
+
+@app.command()
+def serve(
+    config: Annotated[
+        Path, typer.Option(help="The mounted configuration file.")
+    ] = Path("/etc/slipstream/gateway.json"),
+) -> None:
+    """Serve until SIGTERM. Example: slipstream gateway serve --config ./gateway.json"""
+    from slipstream_gateway import serve as component
+
+    raise typer.Exit(component.serve(config))

@@ -1,0 +1,25 @@
+"""`slipstream operator …`: start the operator."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Run the operator.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `serve` a subcommand although it is the only one."""
+
+
+@app.command()
+def serve(
+    config: Annotated[
+        Path, typer.Option(help="The mounted configuration file.")
+    ] = Path("/etc/slipstream/operator.json"),
+) -> None:
+    """Serve until SIGTERM. Example: slipstream operator serve --config ./operator.json"""
+    from slipstream_operator import serve as component
+
+    raise typer.Exit(component.serve(config))
