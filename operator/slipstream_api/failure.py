@@ -15,7 +15,7 @@ _MAX_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class StartupFailure:
-    """`reason` is a CamelCase word (a `conditions.Reason` where one fits); `field` a config path."""
+    """`reason`: a CamelCase word, a `conditions.Reason` where one fits; `field`: a config path."""
 
     reason: str
     message: str

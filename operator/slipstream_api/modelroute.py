@@ -33,7 +33,7 @@ class ModelRouteSpec(KubeModel):
     names: list[Annotated[str, Field(min_length=1, max_length=317)]] = Field(
         max_length=18,
         json_schema_extra={"x-kubernetes-list-type": "set"},
-        description="Every name that clients may send; short names only where this model owns them.",
+        description="Every name that clients may send; contested short names only at their owner.",
     )
     tracks: list[Track] = Field(
         max_length=3,

@@ -15,9 +15,9 @@ def _group() -> None:
 
 @app.command()
 def serve(
-    config: Annotated[
-        Path, typer.Option(help="The mounted configuration file.")
-    ] = Path("/etc/slipstream/engine.json"),
+    config: Annotated[Path, typer.Option(help="The mounted configuration file.")] = Path(
+        "/etc/slipstream/engine.json"
+    ),
 ) -> None:
     """Serve until SIGTERM. Example: slipstream engine serve --config ./engine.json"""
     from slipstream_engine import serve as component

@@ -15,9 +15,9 @@ def _group() -> None:
 
 @app.command()
 def serve(
-    config: Annotated[
-        Path, typer.Option(help="The mounted configuration file.")
-    ] = Path("/etc/slipstream/gateway.json"),
+    config: Annotated[Path, typer.Option(help="The mounted configuration file.")] = Path(
+        "/etc/slipstream/gateway.json"
+    ),
 ) -> None:
     """Serve until SIGTERM. Example: slipstream gateway serve --config ./gateway.json"""
     from slipstream_gateway import serve as component

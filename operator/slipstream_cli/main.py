@@ -1,18 +1,11 @@
-"""`slipstream`: one program; each command group stands in its own file and loads its parts late."""
+"""`slipstream`: one program; each command group stands in its own file.
 
-import importlib
+Heavy imports stand inside the commands, so that every image can show every group's help.
+"""
 
 import typer
 
-from slipstream_cli import crds
-
-# Their heavy imports stand inside the commands, so every image can list every group.
-_GROUPS = {
-    "local": "slipstream_cli.local",
-    "operator": "slipstream_cli.operator",
-    "gateway": "slipstream_cli.gateway",
-    "engine": "slipstream_cli.engine",
-}
+from slipstream_cli import crds, engine, gateway, operator
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,8 +13,9 @@ app = typer.Typer(
     help="Serve open coding models to coding agents on Kubernetes.",
 )
 app.add_typer(crds.app, name="crds")
-for _name, _module in _GROUPS.items():
-    app.add_typer(importlib.import_module(_module).app, name=_name)
+app.add_typer(operator.app, name="operator")
+app.add_typer(gateway.app, name="gateway")
+app.add_typer(engine.app, name="engine")
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ def _group() -> None:
 
 @app.command()
 def serve(
-    config: Annotated[
-        Path, typer.Option(help="The mounted configuration file.")
-    ] = Path("/etc/slipstream/operator.json"),
+    config: Annotated[Path, typer.Option(help="The mounted configuration file.")] = Path(
+        "/etc/slipstream/operator.json"
+    ),
 ) -> None:
     """Serve until SIGTERM. Example: slipstream operator serve --config ./operator.json"""
     from slipstream_operator import serve as component

@@ -1,0 +1,54 @@
+"""The generated CustomResourceDefinitions: current, structural, with the columns people read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slipstream_api import crds, names
+from slipstream_api.inferencemodel import InferenceModelSpec
+
+
+@pytest.mark.parametrize("file", sorted(crds.generate()))
+def test_generated_files_are_current(repository: Path, file: str) -> None:
+    text = crds.generate()[file]
+    assert (repository / "crds" / file).read_text(encoding="utf-8") == text
+    chart = repository / "charts/slipstream/templates/crds" / file
+    assert chart.read_text(encoding="utf-8") == crds.chart_template(text)
+
+
+def nodes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield schema
+    for child in schema.get("properties", {}).values():
+        yield from nodes(child)
+    if "items" in schema:
+        yield from nodes(schema["items"])
+
+
+@pytest.mark.parametrize("kind", crds.KINDS, ids=lambda k: k.kind)
+def test_schemas_are_structural_and_hold_no_floats(kind: crds.Kind) -> None:
+    version = crds.definition(kind)["spec"]["versions"][0]
+    for node in nodes(version["schema"]["openAPIV3Schema"]):
+        assert node["type"] in {"object", "array", "string", "integer", "boolean"}, node
+        assert not {"anyOf", "$ref", "$defs", "const", "title", "nullable"} & set(node)
+
+
+def test_a_model_shows_model_ready_replicas_reason_age() -> None:
+    version = crds.definition(crds.KINDS[0])["spec"]["versions"][0]
+    columns = [c["name"] for c in version["additionalPrinterColumns"]]
+    assert columns == ["Model", "Ready", "Replicas", "Reason", "Age"]
+    assert version["subresources"]["scale"]["specReplicasPath"] == ".spec.scaling.replicas"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).resolve().parents[2].glob("crds/examples/*.yaml")), ids=str
+)
+def test_every_example_is_a_valid_model(path: Path) -> None:
+    documents = [d for d in yaml.safe_load_all(path.read_text(encoding="utf-8")) if d]
+    assert documents
+    for document in documents:
+        if document["kind"] == "InferenceModel":
+            assert document["apiVersion"] == names.API_VERSION
+            InferenceModelSpec.model_validate(document["spec"])
