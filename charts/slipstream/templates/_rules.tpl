@@ -1,0 +1,104 @@
+{{/* What the operator does in every namespace that it looks at. */}}
+{{- define "slipstream.operatorRules" -}}
+- apiGroups: [slipstream.dev]
+  resources: [inferencemodels]
+  verbs: [get, list, watch]
+- apiGroups: [slipstream.dev]
+  resources: [inferencemodels/status]
+  verbs: [patch, update]
+# Owner references that block their owner's deletion need this where that admission plugin is on.
+- apiGroups: [slipstream.dev]
+  resources: [inferencemodels/finalizers]
+  verbs: [update]
+- apiGroups: [slipstream.dev]
+  resources: [modelroutes]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods, services, configmaps]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch]
+# A creation cannot be limited by name; what is read or changed is one Secret.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [slipstream-internal-token]
+  verbs: [get, list, watch, patch, update, delete]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}
+
+{{/* What a gateway does in every namespace that it looks at. */}}
+{{- define "slipstream.gatewayRules" -}}
+- apiGroups: [slipstream.dev]
+  resources: [modelroutes]
+  verbs: [get, list, watch]
+- apiGroups: [slipstream.dev]
+  resources: [modelroutes/status]
+  verbs: [patch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [slipstream-internal-token]
+  verbs: [get, list, watch]
+{{- end -}}
+
+{{/* In the release's own namespace: the operator's Lease, and the gateways' as signs of life. */}}
+{{- define "slipstream.operatorLeaseRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, list, watch, create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ include "slipstream.leaseName" . }}]
+  verbs: [patch, update]
+{{- end -}}
+
+{{/* A gateway's Lease is named like its Pod, which nobody knows beforehand. */}}
+{{- define "slipstream.gatewayLeaseRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, create, patch, update, delete]
+{{- end -}}
+
+{{/* One role and its binding. Argument: {root, component, kind, name, namespace, rules}. */}}
+{{- define "slipstream.grant" -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ .kind }}
+metadata:
+  name: {{ .name }}
+  {{- with .namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  labels:
+    {{- include "slipstream.labels" . | nindent 4 }}
+rules:
+  {{- .rules | nindent 2 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ .kind }}Binding
+metadata:
+  name: {{ .name }}
+  {{- with .namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  labels:
+    {{- include "slipstream.labels" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ .name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ include "slipstream.serviceAccountName" . }}
+    namespace: {{ .root.Release.Namespace }}
+{{- end -}}
