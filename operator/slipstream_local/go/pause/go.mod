@@ -1,0 +1,3 @@
+module slipstream.dev/local/pause
+
+go 1.26.0

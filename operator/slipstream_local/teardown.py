@@ -1,0 +1,92 @@
+"""Remove everything that a cluster put on the machine, whatever state it was left in.
+
+Works from what is there, not from what was recorded: a killed `up` records little.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from slipstream_local import containers, network, state, supervisor
+from slipstream_local.errors import ComponentError, LocalClusterError
+from slipstream_local.layout import RUN_DIR, Layout
+from slipstream_local.state import ClusterState
+
+CONTAINER_LOG_LINKS = Path("/var/log/containers")
+CNI_RESULTS = Path("/var/lib/cni/results")
+MOUNT_ATTEMPTS = 5
+
+
+def mounts_below(mountinfo: str, folders: tuple[Path, ...]) -> list[str]:
+    """Mount points at or below the folders, deepest and newest first."""
+    points = []
+    for line in mountinfo.splitlines():
+        point = line.split()[4].encode().decode("unicode_escape")
+        if any(Path(point).is_relative_to(folder) for folder in folders):
+            points.append(point)
+    return sorted(reversed(points), key=lambda point: point.count("/"), reverse=True)
+
+
+def _unmount(folders: tuple[Path, ...]) -> None:
+    for _ in range(MOUNT_ATTEMPTS):
+        points = mounts_below(Path("/proc/self/mountinfo").read_text(), folders)
+        if not points:
+            return
+        for point in points:
+            # Lazy: a process that is about to die may still hold a file open.
+            subprocess.run(
+                ["umount", "--lazy", point], capture_output=True, timeout=20, check=False
+            )
+    raise ComponentError(f"these mounts do not go: {', '.join(points)}")
+
+
+def _remove_links(layout: Layout) -> None:
+    if not CONTAINER_LOG_LINKS.is_dir():
+        return
+    for link in CONTAINER_LOG_LINKS.iterdir():
+        if link.is_symlink() and link.readlink().is_relative_to(layout.pod_logs):
+            link.unlink()
+    _remove_if_empty(CONTAINER_LOG_LINKS)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _remove_network_records(layout: Layout) -> None:
+    for record in CNI_RESULTS.glob(f"{layout.cni_network}-*"):
+        record.unlink()
+    for folder in (CNI_RESULTS, CNI_RESULTS.parent):
+        _remove_if_empty(folder)
+
+
+def _remove_node(current: ClusterState) -> None:
+    layout = current.layout
+    containers.delete_all(layout)
+    _unmount((layout.root, layout.containerd_state))
+    network.remove_bridge()
+    network.remove_nft_tables()
+    network.restore_sysctls(current.sysctls_before)
+    _remove_links(layout)
+    _remove_network_records(layout)
+    shutil.rmtree(layout.containerd_state, ignore_errors=True)
+    _remove_if_empty(RUN_DIR)
+
+
+def remove(name: str, root: Path) -> bool:
+    """False when there was nothing to remove."""
+    try:
+        current = state.load(root)
+    except LocalClusterError:
+        current = None  # an unreadable state file must not keep a cluster alive
+    marked = supervisor.marked_processes(root)
+    if current is None and not marked and not root.exists():
+        return False
+    supervisor.kill_marked(root)
+    if current is not None and current.layout.node:
+        _remove_node(current)
+    shutil.rmtree(root)
+    return True
