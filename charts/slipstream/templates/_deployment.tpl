@@ -174,8 +174,9 @@ spec:
       {{- with $values.topologySpreadConstraints }}
       topologySpreadConstraints:
         {{- range . }}
-        {{- $default := dict "labelSelector" (dict "matchLabels" (fromYaml $selector)) }}
-        - {{ toYaml (merge (deepCopy .) $default) | nindent 10 | trim }}
+        {{- $constraint := dict "labelSelector" (dict "matchLabels" (fromYaml $selector)) }}
+        {{- range $key, $value := . }}{{ $_ := set $constraint $key $value }}{{ end }}
+        - {{ toYaml $constraint | nindent 10 | trim }}
         {{- end }}
       {{- end }}
 {{- end -}}

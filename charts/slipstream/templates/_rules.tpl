@@ -6,10 +6,6 @@
 - apiGroups: [slipstream.dev]
   resources: [inferencemodels/status]
   verbs: [patch, update]
-# Owner references that block their owner's deletion need this where that admission plugin is on.
-- apiGroups: [slipstream.dev]
-  resources: [inferencemodels/finalizers]
-  verbs: [update]
 - apiGroups: [slipstream.dev]
   resources: [modelroutes]
   verbs: [get, list, watch, create, patch, delete]
