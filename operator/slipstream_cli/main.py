@@ -5,7 +5,7 @@ Heavy imports stand inside the commands, so that every image can show every grou
 
 import typer
 
-from slipstream_cli import crds, engine, gateway, operator
+from slipstream_cli import crds, engine, gateway, local, operator
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,6 +16,7 @@ app.add_typer(crds.app, name="crds")
 app.add_typer(operator.app, name="operator")
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(engine.app, name="engine")
+app.add_typer(local.app, name="local")
 
 
 def main() -> None:

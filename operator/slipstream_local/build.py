@@ -149,7 +149,7 @@ def _last_line(log: Path) -> str:
 
 
 def _build(program: Program, target: Path, position: str, progress: Progress) -> float:
-    """Build into a temporary folder and rename it, so that a killed build leaves nothing half done."""
+    """Build into a temporary folder and rename it: a killed build leaves nothing half done."""
     started = time.monotonic()
     target.parent.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent.parent, prefix=".building-") as folder:

@@ -10,9 +10,10 @@ import fcntl
 import platform
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from slipstream_local import (
@@ -20,9 +21,9 @@ from slipstream_local import (
     components,
     containers,
     documents,
+    fakenodes,
     images,
     kubectl,
-    layout as layouts,
     lifecycle,
     network,
     ports,
@@ -32,6 +33,9 @@ from slipstream_local import (
     supervisor,
     teardown,
     topology,
+)
+from slipstream_local import (
+    layout as layouts,
 )
 from slipstream_local.components import Component
 from slipstream_local.errors import ComponentError, LocalClusterError
@@ -134,7 +138,7 @@ def _prepare_node(
 
 def _import_images(layout: Layout, programs: Mapping[str, Path]) -> None:
     machine = platform.machine()
-    wanted = {
+    wanted: dict[str, Callable[[], bytes]] = {
         images.PAUSE_IMAGE: lambda: images.pause_archive(programs["pause"].read_bytes(), machine),
         images.THIN_IMAGE: lambda: images.thin_archive(images.host_links(), machine),
     }
@@ -158,6 +162,10 @@ def _between_phases(layout: Layout, phase: int, programs: Mapping[str, Path]) ->
             kubectl.apply(programs["kube"], layout.kubeconfig, objects)
 
 
+def _waiting_for(members: Sequence[Component]) -> str:
+    return "waiting for " + ", ".join(component.name for component in members)
+
+
 def bring_up(
     current: ClusterState, programs: Mapping[str, Path], progress: Progress, *, tied: bool = False
 ) -> ClusterState:
@@ -171,8 +179,7 @@ def bring_up(
     restarted: set[str] = set()
     for phase in sorted({component.phase for component in wanted}):
         members = [component for component in wanted if component.phase == phase]
-        names = ", ".join(component.name for component in members)
-        with progress.waiting(lambda names=names: f"waiting for {names}"):  # type: ignore[misc]
+        with progress.waiting(partial(_waiting_for, members)):
             current = lifecycle.ensure_phase(current, members, programs, restarted, tied=tied)
             _between_phases(layout, phase, programs)
     if restarted:
@@ -198,7 +205,7 @@ def up(name: str, options: Options, progress: Progress) -> Layout:
             sysctls = network.read_sysctls()
         processes = before.processes if before else {}
         current = ClusterState(layout, processes, sysctls)
-        # Saved before the first process and the first device, so that `down` knows what to look for.
+        # Saved before the first process and device, so that `down` knows what to look for.
         root.mkdir(parents=True, exist_ok=True)
         state.save(current)
         bring_up(current, programs, progress)
@@ -217,6 +224,28 @@ def require(name: str) -> ClusterState:
     if current is None:
         raise LocalClusterError(f"there is no cluster {name}; `slipstream local up` makes one")
     return current
+
+
+def load_image(name: str, archive: Path) -> list[str]:
+    """Names of the images in the archive, now on the node."""
+    layout = require(name).layout
+    if not layout.node:
+        raise LocalClusterError(f"cluster {name} has no node to load an image into")
+    if not archive.is_file():
+        raise LocalClusterError(f"there is no file {archive}")
+    return containers.import_image(build.path_of("ctr"), layout, archive)
+
+
+def create_nodes(name: str, profile: str, count: int, *, numa: bool) -> list[str]:
+    layout = require(name).layout
+    if not layout.kwok:
+        raise LocalClusterError(
+            f"cluster {name} plays no simulated nodes; `slipstream local up --kwok` turns it on"
+        )
+    chosen = topology.profile_named(profile)
+    return fakenodes.create(
+        build.path_of("kube"), layout.kubeconfig, chosen, count, tainted=layout.node, numa=numa
+    )
 
 
 def status(name: str) -> list[ComponentStatus]:

@@ -185,7 +185,7 @@ def _dra_driver(layout: Layout, kube: str) -> Component:
         f"--kubelet-root-dir={layout.kubelet_root}",
         f"--cdi-dir={layout.cdi}",
     )
-    # A restarted kubelet deletes the node's slices, and a driver that lives on re-creates them late.
+    # A restarted kubelet deletes the node's slices; a driver that lives on re-creates them late.
     return Component("dra-driver", argv, 60, 3, restart_with=("kubelet",))
 
 

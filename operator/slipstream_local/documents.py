@@ -10,11 +10,11 @@ from typing import Any
 from slipstream_local.certificates import Pair
 from slipstream_local.images import PAUSE_IMAGE
 from slipstream_local.layout import (
+    BRIDGE,
     CLUSTER_DOMAIN,
     GATEWAY_IP,
     NODE_NAME,
     POD_SUBNET,
-    BRIDGE,
     Layout,
 )
 
@@ -41,7 +41,7 @@ def kubeconfig(server: str, authority_pem: bytes, user: str, pair: Pair) -> Docu
 
 
 def audit_policy() -> Document:
-    """Every write by anybody, and what people and our own programs read; not the components' watches."""
+    """Every write by anybody, and what people and our own programs read."""
     return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
@@ -87,7 +87,7 @@ def scheduler(layout: Layout) -> Document:
         },
         "leaderElection": {"leaderElect": False},
         "percentageOfNodesToScore": 100,
-        # A pod that did not fit is looked at again after a second: nobody waits out a back-off here.
+        # A pod that did not fit is looked at again after a second.
         "podInitialBackoffSeconds": 1,
         "podMaxBackoffSeconds": 1,
     }

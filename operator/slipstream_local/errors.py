@@ -2,8 +2,8 @@
 
 LocalClusterError
 ├── PrerequisiteError   this machine lacks something; the message says what to install
-├── BuildError          a Go program did not build; the message ends with the compiler's last lines
-└── ComponentError      a component did not start or answer; the message ends with its last log lines
+├── BuildError          a Go program did not build; the message ends with the compiler's words
+└── ComponentError      a component did not start or answer; its last log lines follow
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the go.mod of every tool module from versions.toml; knows no build flags and starts nothing else."""
+"""Write the go.mod of every tool module from versions.toml; knows no build flags."""
 
 from __future__ import annotations
 

@@ -102,7 +102,8 @@ def host_links(root: Path = Path("/")) -> dict[str, str]:
 
 def thin_archive(links: Mapping[str, str], machine: str) -> bytes:
     """Empty folders and user names; pods mount the machine's own programs over them."""
-    users = f"root:x:0:0:root:/root:/bin/sh\nnonroot:x:{NONROOT_ID}:{NONROOT_ID}::/home/nonroot:/bin/sh\n"
+    nonroot = f"nonroot:x:{NONROOT_ID}:{NONROOT_ID}::/home/nonroot:/bin/sh"
+    users = f"root:x:0:0:root:/root:/bin/sh\n{nonroot}\n"
     groups = f"root:x:0:\nnonroot:x:{NONROOT_ID}:\n"
     folders = ("dev", "etc", "home", "proc", "run", "sys", "usr", "var")
     unlinked = (name for name in ("bin", "lib", "lib64", "sbin") if name not in links)

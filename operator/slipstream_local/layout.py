@@ -1,4 +1,4 @@
-"""Where one local cluster keeps its files and which addresses it uses; starts and writes nothing."""
+"""Where one local cluster keeps its files and which addresses it uses; writes nothing."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def check_socket_paths(root: Path) -> None:
     longest = str(root) + LONGEST_SOCKET_SUFFIX
     if len(longest) > SOCKET_PATH_LIMIT:
         raise ValueError(
-            f"{root} is too long a folder for Unix sockets "
-            f"({len(longest)} > {SOCKET_PATH_LIMIT} characters); set XDG_STATE_HOME to a shorter one"
+            f"{root} is too long a folder for Unix sockets ({len(longest)} > "
+            f"{SOCKET_PATH_LIMIT} characters); set XDG_STATE_HOME to a shorter one"
         )
 
 

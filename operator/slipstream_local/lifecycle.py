@@ -129,7 +129,7 @@ def ensure_phase(
     *,
     tied: bool,
 ) -> ClusterState:
-    """Start what is missing, then wait for all; what was kept but does not answer is restarted once."""
+    """Start what is missing and wait for all; what was kept but is silent is restarted once."""
     for component in components:
         current = _ensure_started(current, component, restarted, tied=tied)
     for component in components:

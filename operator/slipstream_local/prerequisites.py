@@ -36,7 +36,7 @@ def check_platform() -> None:
             f"the local cluster needs Linux, this is {platform.system()}. "
             "Use a Linux machine or virtual machine, or a cluster you already have."
         )
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - also runs before anything is installed
         raise PrerequisiteError(
             f"Python 3.11 or newer is needed, this is {platform.python_version()}."
         )
@@ -135,3 +135,18 @@ def ensure_node_packages(progress: Progress) -> None:
             f"apt-get could not install {' '.join(still_missing) or wanted}:\n{tail}\n"
             f"Install them yourself (apt-get install {wanted}) and run the command again."
         )
+
+
+def main() -> int:
+    """Checked before anything is built: every machine needs these, with or without a node."""
+    try:
+        check_platform()
+        check_go()
+    except PrerequisiteError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The state file of a cluster: which processes belong to it; the only module that reads or writes it."""
+"""The state file of a cluster: which processes belong to it. Nobody else reads or writes it."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from slipstream_local.state import ClusterState
 
 CONTAINER_LOG_LINKS = Path("/var/log/containers")
 CNI_RESULTS = Path("/var/lib/cni/results")
+DEVICE_PLUGIN_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
+CGROUPS = Path("/sys/fs/cgroup")
 MOUNT_ATTEMPTS = 5
 
 
@@ -26,7 +28,8 @@ def mounts_below(mountinfo: str, folders: tuple[Path, ...]) -> list[str]:
         point = line.split()[4].encode().decode("unicode_escape")
         if any(Path(point).is_relative_to(folder) for folder in folders):
             points.append(point)
-    return sorted(reversed(points), key=lambda point: point.count("/"), reverse=True)
+    points.reverse()
+    return sorted(points, key=lambda point: point.count("/"), reverse=True)
 
 
 def _unmount(folders: tuple[Path, ...]) -> None:
@@ -57,10 +60,24 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _remove_network_records(layout: Layout) -> None:
-    for record in CNI_RESULTS.glob(f"{layout.cni_network}-*"):
-        record.unlink()
+    """The CNI library keeps one file per attachment in a folder of its own choice."""
+    if CNI_RESULTS.is_dir():
+        for record in CNI_RESULTS.iterdir():
+            if str(layout.containerd_state) in record.read_text(errors="replace"):
+                record.unlink()
     for folder in (CNI_RESULTS, CNI_RESULTS.parent):
         _remove_if_empty(folder)
+
+
+def _remove_fixed_paths() -> None:
+    """What kubelet and runc make at paths that no option moves."""
+    DEVICE_PLUGIN_SOCKET.unlink(missing_ok=True)
+    for folder in (DEVICE_PLUGIN_SOCKET.parent, DEVICE_PLUGIN_SOCKET.parent.parent):
+        _remove_if_empty(folder)
+    for hierarchy in (CGROUPS, *CGROUPS.iterdir()):
+        group = hierarchy / containers.NAMESPACE
+        if group.is_dir():
+            group.rmdir()  # delete_all has emptied it; a cgroup's own files do not count
 
 
 def _remove_node(current: ClusterState) -> None:
@@ -72,6 +89,7 @@ def _remove_node(current: ClusterState) -> None:
     network.restore_sysctls(current.sysctls_before)
     _remove_links(layout)
     _remove_network_records(layout)
+    _remove_fixed_paths()
     shutil.rmtree(layout.containerd_state, ignore_errors=True)
     _remove_if_empty(RUN_DIR)
 

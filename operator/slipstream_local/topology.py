@@ -199,7 +199,7 @@ def device_class() -> Document:
 
 
 def fake_node(profile: Profile, name: str, *, tainted: bool) -> Document:
-    """A node that KWOK plays. The taint keeps pods without a toleration off where a real node is."""
+    """A node that KWOK plays; with the taint, only pods that tolerate it come here."""
     spec: Document = {}
     if tainted:
         spec["taints"] = [{"key": FAKE_NODE, "value": "fake", "effect": "NoSchedule"}]
