@@ -126,15 +126,13 @@ def values(
     ] = None,
 ) -> None:
     """Print Helm values that run the chart from this machine's files, without images."""
-    import yaml
-
     from slipstream_local import values as local_values
 
     try:
         extra = local_values.parse_mounts(mount or [])
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--mount") from error
-    typer.echo(yaml.safe_dump(local_values.values(extra), sort_keys=False), nl=False)
+    typer.echo(local_values.to_yaml(local_values.values(extra)), nl=False)
 
 
 @app.command(context_settings=PASS_THROUGH, add_help_option=False)

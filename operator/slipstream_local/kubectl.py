@@ -42,12 +42,22 @@ def apply(kube: Path, kubeconfig: Path, objects: Sequence[dict[str, Any]]) -> No
     )
 
 
+def parse_stream(text: str) -> list[dict[str, Any]]:
+    """kubectl prints several objects one after the other, not as a list."""
+    decoder = json.JSONDecoder()
+    found: list[dict[str, Any]] = []
+    rest = text.lstrip()
+    while rest:
+        document, end = decoder.raw_decode(rest)
+        found.append(document)
+        rest = rest[end:].lstrip()
+    return found
+
+
 def create(kube: Path, kubeconfig: Path, objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The objects as the server stored them."""
     answer = must(kube, kubeconfig, ["create", "-o", "json", "-f", "-"], _list_of(objects))
-    document = json.loads(answer) if len(objects) == 1 else json.loads(answer or "{}")
-    items = document.get("items") if document.get("kind") == "List" else [document]
-    return list(items or [])
+    return parse_stream(answer)
 
 
 def get(kube: Path, kubeconfig: Path, *arguments: str) -> dict[str, Any]:

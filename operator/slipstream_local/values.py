@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from slipstream_local import images
 
 PACKAGES = ("slipstream_api", "slipstream_engine", "slipstream_kernels")
@@ -119,3 +121,16 @@ def parse_mounts(texts: Sequence[str]) -> dict[str, Path]:
             raise ValueError(f"{text!r}: {path} is not an absolute path that exists")
         result[name] = Path(path)
     return result
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes repeated parts out in full: people read these files."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        del data
+        return True
+
+
+def to_yaml(document: Mapping[str, Any]) -> str:
+    text: str = yaml.dump(dict(document), Dumper=_PlainDumper, sort_keys=False)
+    return text
