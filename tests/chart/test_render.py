@@ -150,7 +150,11 @@ def test_named_namespaces_without_namespaced_rights_are_refused(helm: Helm) -> N
         ("operator", "", "slipstream-operator:0.1.0"),
         ("gateway", "image.registry=r.example/t", "r.example/t/slipstream-gateway:0.1.0"),
         ("gateway", "image.repository=one,image.tag=v2", "one:v2"),
-        ("gateway", f"image.repository=one,image.digest=sha256:{'a' * 64}", f"one@sha256:{'a' * 64}"),
+        (
+            "gateway",
+            f"image.repository=one,image.digest=sha256:{'a' * 64}",
+            f"one@sha256:{'a' * 64}",
+        ),
         ("operator", "image.repository=one,operator.image.tag=v3", "one:v3"),
         (
             "operator",

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,7 +66,11 @@ def test_the_schema_knows_exactly_the_keys_that_have_defaults(helm: Helm) -> Non
             node = schema["definitions"][node["$ref"].rsplit("/", 1)[-1]]
         if node.get("additionalProperties") is not False:
             return  # Kubernetes' own shape, not ours
-        optional = {"global", "claims"} if path in ("", "operator.resources", "gateway.resources") else set()
+        optional = (
+            {"global", "claims"}
+            if path in ("", "operator.resources", "gateway.resources")
+            else set()
+        )
         if set(node["properties"]) - optional != set(value) and value:
             yield f"{path}: {set(node['properties']) ^ set(value)}"
         for key, child in value.items():
@@ -109,9 +112,7 @@ def table(text: str) -> str:
     return "\n".join(rows) + "\n"
 
 
-def test_the_readme_tells_every_value(
-    helm: Helm, request: pytest.FixtureRequest
-) -> None:
+def test_the_readme_tells_every_value(helm: Helm, request: pytest.FixtureRequest) -> None:
     readme = helm.chart / "README.md"
     text = readme.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
