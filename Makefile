@@ -28,7 +28,7 @@ test-full: ## the same tests with ten thousand cases each; record the figures in
 
 test-kind: environment tools ## the cluster tests on kind (needs a Docker engine)
 	@$(BIN)/slipstream demo --cluster kind --install-only
-	@SLIPSTREAM_KUBECONFIG="$${KUBECONFIG:-$$HOME/.kube/config}" $(BIN)/pytest -v -m cluster tests/e2e
+	@SLIPSTREAM_KUBECONFIG=build/kind.kubeconfig SLIPSTREAM_VALUES=build/values-kind.yaml $(BIN)/pytest -v -m cluster tests/e2e
 
 mutants: environment ## one-line faults that must each turn a named test red
 	@$(BIN)/python tests/mutants/run.py

@@ -20,6 +20,6 @@ def serve(
     ),
 ) -> None:
     """Serve until SIGTERM. Example: slipstream engine serve --config ./engine.json"""
-    from slipstream_engine import serve as component
+    import slipstream_engine
 
-    raise typer.Exit(component.serve(config))
+    raise typer.Exit(slipstream_engine.serve(config))

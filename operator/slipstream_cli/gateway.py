@@ -20,6 +20,6 @@ def serve(
     ),
 ) -> None:
     """Serve until SIGTERM. Example: slipstream gateway serve --config ./gateway.json"""
-    from slipstream_gateway import serve as component
+    import slipstream_gateway
 
-    raise typer.Exit(component.serve(config))
+    raise typer.Exit(slipstream_gateway.serve(config))

@@ -6,12 +6,15 @@ Heavy imports stand inside the commands, so that every image can show every grou
 import typer
 
 from slipstream_cli import crds, engine, gateway, local, operator
+from slipstream_cli.demo import demo
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Serve open coding models to coding agents on Kubernetes.",
 )
+app.command()(demo)
+app.add_typer(local.app, name="local")
 app.add_typer(crds.app, name="crds")
 app.add_typer(operator.app, name="operator")
 app.add_typer(gateway.app, name="gateway")

@@ -20,6 +20,6 @@ def serve(
     ),
 ) -> None:
     """Serve until SIGTERM. Example: slipstream operator serve --config ./operator.json"""
-    from slipstream_operator import serve as component
+    import slipstream_operator
 
-    raise typer.Exit(component.serve(config))
+    raise typer.Exit(slipstream_operator.serve(config))
