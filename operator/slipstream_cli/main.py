@@ -19,7 +19,6 @@ app.add_typer(crds.app, name="crds")
 app.add_typer(operator.app, name="operator")
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(engine.app, name="engine")
-app.add_typer(local.app, name="local")
 
 
 def main() -> None:

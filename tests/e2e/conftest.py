@@ -96,8 +96,8 @@ class Models:
     def is_ready(self, name: str) -> bool:
         model = self.get(name)
         ready = self.condition(name, "Ready")
-        current = ready.get("observedGeneration") == model["metadata"]["generation"]
-        return current and ready["status"] == "True"
+        current: bool = ready.get("observedGeneration") == model["metadata"]["generation"]
+        return current and str(ready["status"]) == "True"
 
     def wait_ready(self, name: str, limit_s: float = READY_LIMIT_S) -> None:
         wait(
