@@ -1,0 +1,343 @@
+"""One pass, decided: from a model and a snapshot to the writes and the status. Pure.
+
+The same input gives the same plan; a plan that was carried out gives a plan without writes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from slipstream_api import names
+from slipstream_api.conditions import ConditionType, Reason, find
+from slipstream_api.inferencemodel import InferenceModelSpec, Resolved
+from slipstream_operator import children, claims, documents, revisions, rollout
+from slipstream_operator import status as statuses
+from slipstream_operator.documents import Document, Ref
+from slipstream_operator.merge import MergeError
+from slipstream_operator.observed import Observed, Refusal
+from slipstream_operator.rollout import Fleet, Step
+from slipstream_operator.settings import Settings
+from slipstream_operator.status import Facts, Verdict
+from slipstream_operator.template import Rendered
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something worth an entry in `kubectl describe`."""
+
+    type: str  # Normal | Warning
+    reason: str
+    action: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`create` must not overwrite what is there; `apply` is server-side applied, in order."""
+
+    create: tuple[Document, ...] = ()
+    apply: tuple[Document, ...] = ()
+    delete: tuple[Ref, ...] = ()
+    status: dict[str, Any] | None = None  # None: it stands already
+    requeue_after_s: float | None = None
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Goal:
+    """What should run: a revision and how many of it."""
+
+    rendered: Rendered
+    spec_hash: str | None  # None: keep what is there, the spec means nothing
+    desired: int
+
+
+def plan(
+    model: Document,
+    observed: Observed,
+    settings: Settings,
+    now: datetime,
+    fresh_token: tuple[str, str],
+) -> Plan:
+    """What to write for one model. `fresh_token`: base64 keys, used only where none exist."""
+    if documents.is_terminating(model):
+        return Plan()
+    goal, accepted = _goal(model, observed, settings)
+    if goal is None:
+        return _finish(model, observed, now, None, accepted, None, (), ())
+    known = [r.rendered for r in _known(observed, goal)]
+    by_revision = {rendered.revision: rendered for rendered in known}
+    step = rollout.next_step(
+        Fleet(
+            target=goal.rendered.revision,
+            desired=goal.desired,
+            pods=observed.pods,
+            route=observed.route,
+            gateways=observed.gateways,
+            drain_acknowledge_s=settings.drain_acknowledge_s,
+        ),
+        now,
+    )
+    own = claims.claim(model, observed.route)
+    granted, losses = claims.settle(own, observed.claims)
+    if losses and accepted.status == "True":
+        message = "; ".join(f"{x.field}: {x.name!r} is served by {x.owner}" for x in losses)
+        accepted = Verdict("False", Reason.NAME_TAKEN, message)
+    pods = _new_pods(model, observed, step, by_revision)
+    refusal = _refusal(observed, pods)
+    if refusal is not None and is_template_fault(refusal[1]):
+        accepted = Verdict(
+            "False", Reason.INVALID_POD_TEMPLATE, f"spec.podTemplate: {refusal[1].message}"
+        )
+    wanted = [
+        *_revision_children(model, observed, goal, step, by_revision),
+        *pods,
+        _route(model, step, granted),
+    ]
+    create, owners = _token(model, observed, fresh_token)
+    return _finish(
+        model,
+        observed,
+        now,
+        goal,
+        accepted,
+        step,
+        _changed([*owners, *wanted], observed),
+        create,
+    )
+
+
+def _goal(model: Document, observed: Observed, settings: Settings) -> tuple[_Goal | None, Verdict]:
+    """The revision to run; an invalid spec keeps the one that requests go to."""
+    try:
+        spec = InferenceModelSpec.model_validate(model.get("spec"))
+        rendered = revisions.resolve(
+            documents.namespace(model),
+            documents.name(model),
+            spec,
+            observed.revisions,
+            settings,
+        )
+    except ValidationError as error:
+        verdict = Verdict("False", Reason.INVALID_SPEC, _first_error(error))
+    except MergeError as error:
+        verdict = Verdict("False", Reason.INVALID_POD_TEMPLATE, str(error))
+    else:
+        goal = _Goal(rendered, revisions.spec_hash(spec), spec.scaling.replicas)
+        return goal, Verdict("True", Reason.VALID, "the spec is valid")
+    routed = rollout.routed_revision(observed.route)
+    document = revisions.by_name(observed.revisions, routed) if routed else None
+    kept = revisions.read(document) if document else None
+    if kept is None:
+        return None, verdict
+    # The last good children stay, also after a crash of one of them.
+    return _Goal(kept, None, len(rollout.live(observed.pods, kept.revision))), verdict
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors()[0]
+    path = "spec"
+    for part in first["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return f"{path}: {first['msg']}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    rendered: Rendered
+
+
+def _known(observed: Observed, goal: _Goal) -> Sequence[_Known]:
+    found = [revisions.read(document) for document in observed.revisions]
+    return [_Known(r) for r in found if r is not None] + [_Known(goal.rendered)]
+
+
+def _revision_children(
+    model: Document,
+    observed: Observed,
+    goal: _Goal,
+    step: Step,
+    by_revision: dict[str, Rendered],
+) -> list[Document]:
+    """ControllerRevision first: what runs must be on record before it runs."""
+    result: list[Document] = []
+    if goal.spec_hash is not None:
+        present = revisions.by_name(observed.revisions, goal.rendered.revision)
+        number = (
+            revisions.number(present)
+            if present is not None
+            else revisions.next_number(observed.revisions)
+        )
+        result.append(
+            children.controller_revision(
+                model, goal.rendered, spec_hash=goal.spec_hash, number=number
+            )
+        )
+    for revision in dict.fromkeys((goal.rendered.revision, step.routed)):
+        if revision in by_revision:
+            result.append(children.config_map(model, by_revision[revision]))
+        result.append(children.service(model, revision))
+    return result
+
+
+def _new_pods(
+    model: Document, observed: Observed, step: Step, by_revision: dict[str, Rendered]
+) -> list[Document]:
+    pods = [
+        children.pod(model, by_revision[revision], ordinal)
+        for revision, ordinal in step.create
+        if revision in by_revision
+    ]
+    refused = [p for p in pods if _key(p) in observed.refusals]
+    # One is enough to learn whether the API server takes them by now.
+    return refused[:1] if refused else pods
+
+
+def _key(document: Document) -> str:
+    return f"{document['kind']}/{documents.name(document)}"
+
+
+def _refusal(observed: Observed, pods: Sequence[Document]) -> tuple[str, Refusal] | None:
+    for document in pods:
+        refusal = observed.refusals.get(_key(document))
+        if refusal is not None:
+            return _key(document), refusal
+    return next(iter(sorted(observed.refusals.items())), None)
+
+
+def is_template_fault(refusal: Refusal) -> bool:
+    """Whether the Pod itself is at fault, not a quota or a missing permission."""
+    text = refusal.message
+    return (
+        refusal.code == 422
+        or "violates PodSecurity" in text
+        or "not declared in schema" in text
+        or refusal.code == 400
+    )
+
+
+def _route(model: Document, step: Step, granted: Sequence[str]) -> Document:
+    return children.route(
+        model,
+        client_names=granted,
+        revision=step.routed,
+        draining_pods=step.draining,
+        draining_since=step.draining_since,
+    )
+
+
+def _token(
+    model: Document, observed: Observed, fresh: tuple[str, str]
+) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+    """Keys are written once; afterwards only the list of owners follows the models."""
+    namespace = documents.namespace(model)
+    owners = [m for m in observed.token_owners if not documents.is_terminating(m)] or [model]
+    if observed.token is None:
+        data = dict(zip(names.TOKEN_KEYS, fresh, strict=True))
+        return (children.token_secret(namespace, owners, data),), ()
+    data = observed.token.get("data") or {}
+    return (), (children.token_secret(namespace, owners, data),)
+
+
+def _changed(wanted: Sequence[Document], observed: Observed) -> tuple[Document, ...]:
+    """Only what differs, so that a steady state writes nothing."""
+    present: dict[str, Document] = {}
+    groups = (observed.pods, observed.config_maps, observed.services, observed.revisions)
+    for document in [d for group in groups for d in group]:
+        present[_key(document)] = document
+    for single in (observed.route, observed.token):
+        if single is not None:
+            present[_key(single)] = single
+    return tuple(d for d in wanted if not documents.covers(present.get(_key(d)), d))
+
+
+def _garbage(observed: Observed, goal: _Goal, step: Step) -> list[Ref]:
+    """Services and ConfigMaps of revisions without Pods, and revisions nobody will go back to."""
+    used = {goal.rendered.revision, step.routed, rollout.routed_revision(observed.route)}
+    used |= {documents.label(p, names.LABEL_REVISION) for p in observed.pods}
+    held = frozenset(revision for revision in used if revision is not None)
+    idle = [
+        d
+        for d in (*observed.services, *observed.config_maps)
+        if documents.label(d, names.LABEL_REVISION) not in held
+    ]
+    return [
+        documents.ref(d, with_uid=True)
+        for d in (*idle, *revisions.expired(observed.revisions, held))
+        if not documents.is_terminating(d)
+    ]
+
+
+def _finish(
+    model: Document,
+    observed: Observed,
+    now: datetime,
+    goal: _Goal | None,
+    accepted: Verdict,
+    step: Step | None,
+    apply: tuple[Document, ...],
+    create: tuple[Document, ...],
+) -> Plan:
+    before = statuses.previous(model)
+    is_runnable = goal is not None and goal.spec_hash is not None
+    resolved = before.resolved
+    if goal is not None and goal.spec_hash is not None:
+        resolved = Resolved(
+            spec_hash=goal.spec_hash,
+            revision=goal.rendered.revision,
+            image=goal.rendered.image,
+            source=goal.rendered.source,
+            pod_defaults_digest=goal.rendered.pod_defaults_digest,
+        )
+    document = statuses.compute(
+        Facts(
+            model=model,
+            pods=observed.pods,
+            accepted=accepted,
+            target=goal.rendered.revision if goal is not None and is_runnable else None,
+            routed=rollout.routed_revision(observed.route),
+            desired=goal.desired if goal is not None else 0,
+            refusal=next(iter(sorted(observed.refusals.items())), None),
+            resolved=resolved,
+        ),
+        now,
+    )
+    deletes: list[Ref] = []
+    if goal is not None and step is not None:
+        deletes = [documents.ref(p, with_uid=True) for p in step.delete]
+        deletes += _garbage(observed, goal, step)
+    return Plan(
+        create=create,
+        apply=apply,
+        delete=tuple(deletes),
+        status=None if document == (model.get("status") or {}) else document,
+        requeue_after_s=step.requeue_after_s if step is not None else None,
+        events=_events(model, document),
+    )
+
+
+def _events(model: Document, status: dict[str, Any]) -> tuple[Event, ...]:
+    """One event per change of a condition that a person waits for."""
+    before = statuses.previous(model).conditions
+    after = statuses.previous({**model, "status": status}).conditions
+    result: list[Event] = []
+    for type_ in (ConditionType.ACCEPTED, ConditionType.PROGRESSING, ConditionType.READY):
+        old, new = find(before, type_), find(after, type_)
+        if new is None or (
+            old is not None and (old.status, old.reason) == (new.status, new.reason)
+        ):
+            continue
+        calm = new.status == "True" or type_ is ConditionType.PROGRESSING
+        expected = new.reason in (Reason.STARTING, Reason.REPLACING, Reason.SCALED_TO_ZERO)
+        result.append(
+            Event(
+                type="Normal" if calm or expected else "Warning",
+                reason=new.reason,
+                action=f"Set{type_.value}",
+                note=f"{type_.value}={new.status}: {new.message}"[:1024],
+            )
+        )
+    return tuple(result)
