@@ -1,0 +1,45 @@
+"""Which session a request belongs to. Pure; the raw value goes no further than its hash here."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_PROMPT_CHARACTERS = 1024
+
+
+def session_digest(header: str, tenant: str, body: Mapping[str, Any]) -> bytes:
+    """What tracks and replicas are chosen by: equal for equal sessions in every gateway.
+
+    The session is the header `x-slipstream-session`, else `prompt_cache_key`, else `user`, else
+    the tenant with the first user message: an agent repeats it in every turn.
+    """
+    for source, value in (
+        ("header", header),
+        ("prompt_cache_key", body.get("prompt_cache_key")),
+        ("user", body.get("user")),
+    ):
+        if isinstance(value, str) and value:
+            return _digest(source, value)
+    return _digest("opening", tenant, _opening(body))
+
+
+def keyed_hash(digest: bytes, key: bytes) -> str:
+    """What engines and observations get: without the key nobody can try out what it stands for."""
+    return hashlib.blake2b(digest, key=key[:64], digest_size=12).hexdigest()
+
+
+def _opening(body: Mapping[str, Any]) -> str:
+    """The first user message of a chat, or the head of a completion's prompt."""
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        for message in messages:
+            if isinstance(message, dict) and message.get("role") == "user":
+                return json.dumps(message.get("content"), sort_keys=True)
+    return json.dumps(body.get("prompt"), sort_keys=True)[:_PROMPT_CHARACTERS]
+
+
+def _digest(*parts: str) -> bytes:
+    # Framed: ("ab", "c") and ("a", "bc") are two sessions.
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
