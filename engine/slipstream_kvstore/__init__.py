@@ -1,0 +1,1 @@
+"""Pages of the key-value cache as bytes; imports nobody."""

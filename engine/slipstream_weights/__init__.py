@@ -1,0 +1,1 @@
+"""Opens checkpoints without torch: what they are, their tensors, their tokeniser."""

@@ -1,0 +1,1 @@
+"""Operations of the decoder: references in plain torch, which every faster kernel must equal."""

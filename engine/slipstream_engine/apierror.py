@@ -1,0 +1,57 @@
+"""Errors that a client sees, in the shape that OpenAI's clients understand."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class ApiError(Exception):
+    """Answered as `{"error": {message, type, param, code}}` with `status`."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type_: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type_
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+def unavailable(message: str, code: str) -> ApiError:
+    """503: another replica, or this one later, can answer."""
+    return ApiError(
+        503, message, type_="service_unavailable", code=code, headers={"Retry-After": "5"}
+    )
+
+
+def overloaded(num_outstanding: int) -> ApiError:
+    return ApiError(
+        429,
+        f"{num_outstanding} requests are waiting or running; try again later",
+        type_="rate_limit_error",
+        code="queue_full",
+        headers={"Retry-After": "1"},
+    )
+
+
+def internal(message: str) -> ApiError:
+    return ApiError(500, message, type_="server_error", code="engine_failed")

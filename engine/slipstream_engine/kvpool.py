@@ -1,0 +1,26 @@
+"""The tensors behind the pages: the one place that holds keys and values."""
+
+import torch
+from torch import Tensor
+
+from slipstream_kvstore.layout import PageLayout
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class KvPool:
+    """One tensor per pool of the layout: [layers, pages, page_tokens, KV heads, head_dim]."""
+
+    def __init__(self, layout: PageLayout, num_pages: int, device: torch.device) -> None:
+        self.layout = layout
+        self.num_pages = num_pages
+        # Not zeroed: a page's memory is taken by the first token that is written to it.
+        self._tensors: dict[str, Tensor] = {}
+        for pool in layout.pools:
+            layers, *inner = pool.token_shape
+            shape = (layers, num_pages, layout.page_tokens, *inner)
+            self._tensors[pool.name] = torch.empty(shape, dtype=_DTYPES[pool.dtype], device=device)
+
+    def layer(self, name: str, index: int) -> Tensor:
+        """One layer of one pool: [pages, page_tokens, KV heads, head_dim]."""
+        return self._tensors[name][index]

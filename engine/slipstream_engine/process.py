@@ -1,0 +1,123 @@
+"""The serving process from its configuration file to its exit code.
+
+Listens before the model is loaded, so that liveness can be asked; ends by SIGTERM after a drain,
+or because the rank is gone, with the rank's last words as its own.
+"""
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+from aiohttp import web
+
+from slipstream_api import config as configs
+from slipstream_api import failure
+from slipstream_api.conditions import Reason
+from slipstream_api.config import ConfigError, EngineConfig
+from slipstream_api.failure import StartupFailure
+from slipstream_engine import server
+from slipstream_engine.chat import ChatTemplate, TemplateError
+from slipstream_engine.engine import Engine
+from slipstream_engine.messages import Failed
+from slipstream_engine.rankclient import RankClient
+from slipstream_engine.tokens import InternalTokens
+from slipstream_weights import source
+from slipstream_weights.checkpoint import TextModel
+from slipstream_weights.errors import CheckpointError, ModelNotFound
+
+_log = logging.getLogger(__name__)
+# How long error events may take to reach the clients of a rank that died.
+_FLUSH_S = 2.0
+
+
+def run(config_path: Path) -> int:
+    """Serve until SIGTERM. 0 after a drain; 1 when it could not start or the rank died."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        config = configs.load(EngineConfig, config_path)
+        folder = config.server.token_dir
+        tokens = None if folder is None else InternalTokens(Path(folder))
+    except ConfigError as error:
+        return _fail(Failed(Reason.CONFIG_INVALID, error.message, error.field))
+    return asyncio.run(_serve(config, tokens))
+
+
+async def _serve(config: EngineConfig, tokens: InternalTokens | None) -> int:
+    terminated = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, terminated.set)
+    rank = await RankClient.start(configs.dump(config))
+    engine = Engine(config, tokens, rank)
+    http = web.AppRunner(
+        server.make_app(engine), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
+    )
+    await http.setup()
+    try:
+        site = web.TCPSite(http, config.server.host, config.server.port)
+        try:
+            await site.start()
+        except OSError as error:
+            return _fail(Failed(Reason.CONFIG_INVALID, f"cannot listen: {error}", "server.port"))
+        _log.info("listening on %s, rank process %d", http.addresses, rank.pid)
+        return await _live(engine, terminated)
+    finally:
+        await http.cleanup()
+        await rank.stop()
+
+
+async def _live(engine: Engine, terminated: asyncio.Event) -> int:
+    ending = asyncio.create_task(terminated.wait())
+    opening = asyncio.create_task(_open(engine))
+    ended = engine.rank.ended
+    try:
+        await asyncio.wait({opening, ending, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if opening.done() and (failed := opening.result()) is not None:
+            return _fail(failed)
+        await asyncio.wait({ending, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            engine.begin_draining()
+            _log.info("draining %d requests", engine.num_outstanding)
+            drained = asyncio.create_task(engine.wait_idle())
+            await asyncio.wait(
+                {drained, ended},
+                timeout=engine.config.server.drain_timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            drained.cancel()
+        if not ended.done():
+            return 0
+        await asyncio.wait({asyncio.create_task(engine.wait_idle())}, timeout=_FLUSH_S)
+        return _fail(ended.result())
+    finally:
+        ending.cancel()
+        opening.cancel()
+
+
+async def _open(engine: Engine) -> Failed | None:
+    """Load text model and weights side by side; None when the engine can be asked."""
+    try:
+        text_model, template = await asyncio.to_thread(_text, engine.config)
+    except CheckpointError as error:
+        is_missing = isinstance(error, ModelNotFound)
+        reason = Reason.MODEL_NOT_FOUND if is_missing else Reason.MODEL_INVALID
+        return Failed(reason, str(error), "model.path")
+    except TemplateError as error:
+        return Failed(Reason.MODEL_INVALID, str(error), "model.path")
+    loaded = await engine.rank.wait_loaded()
+    if isinstance(loaded, Failed):
+        return loaded
+    engine.begin_serving(loaded, text_model, template)
+    _log.info("ready after %.1f s of loading", loaded.load_s)
+    return None
+
+
+def _text(config: EngineConfig) -> tuple[TextModel, ChatTemplate]:
+    text_model = source.open_checkpoint(Path(config.model.path)).text_model()
+    return text_model, ChatTemplate(text_model)
+
+
+def _fail(failed: Failed) -> int:
+    _log.error("%s: %s %s", failed.reason, failed.message, failed.field)
+    failure.write(StartupFailure(failed.reason, failed.message, failed.field))
+    return 1

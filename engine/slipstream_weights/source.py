@@ -1,0 +1,22 @@
+"""Opens whatever stands at a path; knows which file formats there are and nothing in them."""
+
+from pathlib import Path
+
+from slipstream_weights.checkpoint import OpenCheckpoint
+from slipstream_weights.errors import ModelInvalid, ModelNotFound
+
+
+def open_checkpoint(path: Path) -> OpenCheckpoint:
+    """A .gguf file or a Hugging Face folder. Raises ModelNotFound or ModelInvalid."""
+    from slipstream_weights.gguf_checkpoint import GgufCheckpoint
+    from slipstream_weights.huggingface import HuggingFaceCheckpoint
+
+    if not path.exists():
+        raise ModelNotFound("there is no such file or folder", str(path))
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelNotFound("the folder has no config.json", str(path))
+        return HuggingFaceCheckpoint(path)
+    if path.suffix != ".gguf":
+        raise ModelInvalid("neither a folder nor a .gguf file", str(path))
+    return GgufCheckpoint(path)
