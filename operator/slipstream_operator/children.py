@@ -71,14 +71,16 @@ def controller_revision(
 
 
 def service(model: Mapping[str, Any], revision: str) -> Document:
-    """Headless: gateways read its EndpointSlices, which hold ready Pods only."""
+    """Headless: gateways read its EndpointSlices, which hold ready Pods only.
+
+    publishNotReadyAddresses stays unset: the API server does not keep a false.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _revision_metadata(model, revision),
         "spec": {
             "clusterIP": "None",
-            "publishNotReadyAddresses": False,
             "selector": {
                 names.LABEL_MODEL: documents.name(model),
                 names.LABEL_REVISION: revision,

@@ -75,7 +75,7 @@ class Operator:
             window_s=self._election.window_s,
             write_timeout_s=self._timing.write_timeout_s,
             metrics=self._metrics,
-            user_agent=os.environ.get("SLIPSTREAM_USER_AGENT") or f"slipstream-operator/{self._me}",
+            user_agent=f"slipstream-operator/{self._me}",
         )
         self._reconciler = Reconciler(
             self._cluster,

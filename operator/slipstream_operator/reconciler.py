@@ -125,7 +125,6 @@ class Reconciler:
             "apiVersion": kinds.EVENT.api_version,
             "kind": kinds.EVENT.kind,
             "metadata": {
-                "generateName": f"{documents.name(model)}.",
                 "name": f"{documents.name(model)}.{secrets.token_hex(8)}",
                 "namespace": documents.namespace(model),
             },

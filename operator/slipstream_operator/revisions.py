@@ -20,8 +20,11 @@ _SPEC_HASH_LEN = 16
 
 def spec_hash(spec: InferenceModelSpec) -> str:
     """Hash of the spec fields that a Pod is rendered from: not aliases, not scaling."""
-    model = spec.model.model_dump(mode="json", by_alias=True, exclude={"aliases"})
-    engine = spec.engine.model_dump(mode="json", by_alias=True)
+    # Without defaults: a field that a later version adds changes no hash.
+    model = spec.model.model_dump(
+        mode="json", by_alias=True, exclude={"aliases"}, exclude_defaults=True
+    )
+    engine = spec.engine.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     parts = {"model": model, "engine": engine, "podTemplate": spec.pod_template}
     return documents.digest(documents.canonical(parts))[:_SPEC_HASH_LEN]
 
