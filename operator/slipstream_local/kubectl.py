@@ -29,7 +29,7 @@ def must(kube: Path, kubeconfig: Path, arguments: Sequence[str], stdin: str | No
     return done.stdout
 
 
-def _list_of(objects: Sequence[dict[str, Any]]) -> str:
+def list_of(objects: Sequence[dict[str, Any]]) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
 
 
@@ -38,7 +38,7 @@ def apply(kube: Path, kubeconfig: Path, objects: Sequence[dict[str, Any]]) -> No
         kube,
         kubeconfig,
         ["apply", "--server-side", "--force-conflicts", "-f", "-"],
-        _list_of(objects),
+        list_of(objects),
     )
 
 
@@ -56,7 +56,7 @@ def parse_stream(text: str) -> list[dict[str, Any]]:
 
 def create(kube: Path, kubeconfig: Path, objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The objects as the server stored them."""
-    answer = must(kube, kubeconfig, ["create", "-o", "json", "-f", "-"], _list_of(objects))
+    answer = must(kube, kubeconfig, ["create", "-o", "json", "-f", "-"], list_of(objects))
     return parse_stream(answer)
 
 
