@@ -1,17 +1,14 @@
 """The gateway as a process: start in the right order, run, drain on SIGTERM, leave cleanly."""
 
 import asyncio
-import errno
 import logging
 import os
 import signal
-import socket
 import uuid
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
 from lightkube.core.exceptions import ConfigError as KubeConfigError
 
 from slipstream_api import config as configs
@@ -105,29 +102,21 @@ class Gateway:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then finish what was begun."""
-        runner = web.AppRunner(
-            self._server.application(),
-            # A client that goes away ends its handler, and with it the engine's work.
-            handler_cancellation=True,
-            access_log=None,
-            shutdown_timeout=self._config.drain_timeout_s,
-        )
         try:
-            await runner.setup()
-            listener = listen(self._config.port)
-            self.port = listener.getsockname()[1]
-            await web.SockSite(runner, listener).start()
+            self.port = await self._server.start()
             self.is_listening.set()
             log.info("listening", extra=logs.with_fields(port=self.port))
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(work) for work in self._background()]
                 await stop.wait()
-                await self._drain(runner)
+                log.info("draining")
+                await self._server.drain(self._unready_grace_s)
+                log.info("drained")
                 for task in tasks:
                     task.cancel()
             await self._reporter.say_farewell()
         finally:
-            await runner.cleanup()
+            await self._server.close()
             await self._engines.close()
             await self._reporter.close()
 
@@ -144,23 +133,3 @@ class Gateway:
         # could not yet know of this gateway is then surely in that list.
         await self._reporter.has_lease.wait()
         await self._watcher.follow(scope)
-
-    async def _drain(self, runner: web.AppRunner) -> None:
-        log.info("draining")
-        self._server.is_draining = True
-        await asyncio.sleep(self._unready_grace_s)
-        await runner.cleanup()
-        log.info("drained")
-
-
-def listen(port: int) -> socket.socket:
-    """A listener for IPv4 and IPv6, or for IPv4 alone where the node has no other."""
-    if socket.has_dualstack_ipv6():
-        try:
-            return socket.create_server(
-                ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024
-            )
-        except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:
-                raise
-    return socket.create_server(("0.0.0.0", port), backlog=1024)  # noqa: S104  (a Pod's address)

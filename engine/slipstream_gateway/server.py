@@ -1,5 +1,8 @@
 """The HTTP surface: paths, error shapes, request ids, probes. Decides nothing about routing."""
 
+import asyncio
+import errno
+import socket
 import uuid
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -38,9 +41,34 @@ class Server:
         self._proxy = proxy
         self._metrics = metrics
         self._ring = ring
+        self._runner = web.AppRunner(
+            self._application(),
+            # A client that goes away ends its handler, and with it the engine's work.
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=config.drain_timeout_s,
+        )
         self.is_draining = False
 
-    def application(self) -> web.Application:
+    async def start(self) -> int:
+        """Accept connections; the port."""
+        await self._runner.setup()
+        listener = _listen(self._config.port)
+        port: int = listener.getsockname()[1]
+        await web.SockSite(self._runner, listener).start()
+        return port
+
+    async def drain(self, unready_grace_s: float) -> None:
+        """Stop being ready, then accepting; end when every answer has ended, or with the drain
+        timeout, which cuts the rest off."""
+        self.is_draining = True
+        await asyncio.sleep(unready_grace_s)
+        await self.close()
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+
+    def _application(self) -> web.Application:
         app = web.Application(
             middlewares=[self._shape], client_max_size=self._config.max_body_bytes
         )
@@ -125,3 +153,16 @@ class Server:
 
     def _error(self, error: ApiError) -> web.Response:
         return error_response(error, self._config.retry_after_s)
+
+
+def _listen(port: int) -> socket.socket:
+    """A listener for IPv4 and IPv6, or for IPv4 alone where the node has no other."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(
+                ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+    return socket.create_server(("0.0.0.0", port), backlog=1024)  # noqa: S104  (a Pod's address)
