@@ -77,11 +77,13 @@ class Cluster:
         await self._http.aclose()
 
     async def list(self, kind: Kind, namespace: str | None) -> tuple[list[Document], str]:
-        """Every object of a kind (with its selector), and the version of the list."""
+        """Every object of a kind (with its selectors), and the version of the list."""
         items: list[Document] = []
         query: dict[str, str] = {"limit": str(_PAGE_LEN)}
         if kind.selector:
             query["labelSelector"] = kind.selector
+        if kind.fields:
+            query["fieldSelector"] = kind.fields
         while True:
             page = await self._read(kind.path(namespace), query)
             for item in page.get("items") or []:

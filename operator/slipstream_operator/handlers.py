@@ -51,6 +51,8 @@ def settings() -> kopf.OperatorSettings:
     for kind in kinds.WATCHED:
         if kind.selector:
             result.watching.label_selectors[kind.group, kind.version, kind.plural] = kind.selector
+        if kind.fields:
+            result.watching.field_selectors[kind.group, kind.version, kind.plural] = kind.fields
     return result
 
 

@@ -11,13 +11,14 @@ OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind; `selector` limits what the API server sends us of it."""
+    """One kind; the selectors limit what the API server sends us of it."""
 
     group: str
     version: str
     kind: str
     plural: str
     selector: str | None = OURS
+    fields: str | None = None
 
     @property
     def api_version(self) -> str:
@@ -40,7 +41,8 @@ ROUTE = Kind(names.GROUP, names.VERSION, "ModelRoute", "modelroutes")
 POD = Kind("", "v1", "Pod", "pods")
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 SERVICE = Kind("", "v1", "Service", "services")
-SECRET = Kind("", "v1", "Secret", "secrets")
+# By name, so that the right to read this one Secret is enough.
+SECRET = Kind("", "v1", "Secret", "secrets", fields=f"metadata.name={names.TOKEN_SECRET}")
 REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions")
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 EVENT = Kind("events.k8s.io", "v1", "Event", "events", None)

@@ -93,7 +93,7 @@ def test_components_may_read_what_they_use(release: Release, component: str, wor
         ("operator", "-n NAMESPACE delete inferencemodel a"),
         ("operator", "-n NAMESPACE delete deployment slipstream-gateway"),
         ("operator", "-n NAMESPACE delete lease slipstream-gateway-x"),
-        ("operator", "-n default get leases"),
+        ("operator", "-n default delete lease a"),
         ("gateway", "get secrets -A"),
         ("gateway", "get pods -A"),
         ("gateway", "get inferencemodels -A"),

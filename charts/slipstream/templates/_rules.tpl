@@ -8,24 +8,29 @@
   verbs: [patch]
 - apiGroups: [slipstream.dev]
   resources: [modelroutes]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [pods, services, configmaps]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
-# A creation cannot be limited by name; what is read or changed is one Secret.
+# A creation cannot be limited by name; what is read or changed is one Secret. `delete` is what a
+# change of owners needs where the API server guards them; we delete none.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
 - apiGroups: [""]
   resources: [secrets]
   resourceNames: [slipstream-internal-token]
-  verbs: [get, list, watch, patch]
+  verbs: [get, list, watch, patch, delete]
+# The gateways' signs of life; watches go over all that is watched at once.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, list, watch]
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}
 
 {{/* What a gateway does in every namespace that it looks at. */}}
@@ -45,7 +50,9 @@
   verbs: [get, list, watch]
 {{- end -}}
 
-{{/* In the release's own namespace: the operator's Lease, and the gateways' as signs of life. */}}
+{{/* In the release's own namespace: the operator's Lease, and the gateways' as signs of life. In
+namespaced mode the watches go over this namespace too, and must be able to see that there is
+nothing for them. */}}
 {{- define "slipstream.operatorLeaseRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
@@ -53,14 +60,29 @@
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [{{ include "slipstream.leaseName" . }}]
-  verbs: [patch, update]
+  verbs: [update]
+{{- if .Values.rbac.namespaced }}
+- apiGroups: [slipstream.dev]
+  resources: [inferencemodels, modelroutes]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [pods, services, configmaps]
+  verbs: [get, list, watch]
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [slipstream-internal-token]
+  verbs: [get, list, watch]
+{{- end }}
 {{- end -}}
 
 {{/* A gateway's Lease is named like its Pod, which nobody knows beforehand. */}}
 {{- define "slipstream.gatewayLeaseRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  verbs: [get, create, patch, update, delete]
+  verbs: [create, patch, delete]
 {{- end -}}
 
 {{/* One role and its binding. Argument: {root, component, kind, name, namespace, rules}. */}}
