@@ -129,6 +129,6 @@ def _ended(ended: Mapping[str, Any], *, restarts: int, is_loop: bool) -> Finding
     reason = Reason.CRASH_LOOP if is_loop else Reason.CONTAINER_FAILED
     code = ended.get("exitCode")
     how = str(ended.get("reason") or "Error")
-    fact = f"exit code {code} ({how}), restarted {restarts} times"
+    fact = f"exit code {code} ({how}), restarts: {restarts}"
     # The log's last lines are the ones that say why.
     return Finding(reason, f"{fact}: {text[-700:]}" if text else fact)

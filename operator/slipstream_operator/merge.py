@@ -48,6 +48,8 @@ def merge(base: dict[str, Any], patch: dict[str, Any], *, path: str = "") -> dic
             result.pop(key, None)
         elif isinstance(value, dict):
             below = result.get(key)
+            if isinstance(below, list):
+                raise MergeError("must be a list", where)
             if below is not None and not isinstance(below, dict):
                 raise MergeError("must not be an object", where)
             result[key] = merge(below or {}, value, path=where)

@@ -132,7 +132,7 @@ def _ready(facts: Facts, finding: Finding | None) -> Verdict:
         return Verdict("False", facts.accepted.reason, facts.accepted.message + still)
     if facts.desired == 0:
         return Verdict("False", Reason.SCALED_TO_ZERO, "scaling.replicas is 0")
-    progress = f"{ready} of {facts.desired} replicas ready"
+    progress = f"{min(ready, facts.desired)} of {facts.desired} replicas ready"
     is_routed = facts.routed == facts.target
     if is_routed and ready >= facts.desired and facts.accepted.reason is not Reason.INVALID_SPEC:
         return Verdict("True", Reason.ALL_REPLICAS_READY, progress)
