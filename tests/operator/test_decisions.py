@@ -1,0 +1,233 @@
+"""Small decisions: merging templates, explaining Pods, settling names, comparing documents."""
+
+from typing import Any
+
+import pytest
+
+from slipstream_api.conditions import Reason
+from slipstream_api.config import EngineConfig, parse
+from slipstream_api.inferencemodel import InferenceModelSpec
+from slipstream_operator import diagnosis, documents, revisions, template
+from slipstream_operator.merge import MergeError, merge
+from tests.operator import world
+
+BASE = {
+    "spec": {
+        "containers": [
+            {"name": "engine", "image": "a", "env": [{"name": "X", "value": "1"}]},
+        ],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "tolerations": [{"key": "a"}],
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("patch", "path", "expected"),
+    [
+        ({"spec": {"containers": [{"name": "engine", "image": "b"}]}}, "image", "b"),
+        ({"spec": {"containers": [{"name": "engine", "image": None}]}}, "image", None),
+        (
+            {"spec": {"containers": [{"name": "engine", "env": [{"name": "Y", "value": "2"}]}]}},
+            "env",
+            [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}],
+        ),
+        (
+            {"spec": {"containers": [{"name": "engine", "env": [{"name": "X", "valueFrom": {}}]}]}},
+            "env",
+            [{"name": "X", "valueFrom": {}}],
+        ),
+    ],
+)
+def test_containers_merge_by_name(patch: dict[str, Any], path: str, expected: object) -> None:
+    (container,) = merge(BASE, patch)["spec"]["containers"]
+    assert container.get(path) == expected
+
+
+def test_a_volume_with_another_source_replaces_the_old_one() -> None:
+    patch = {"spec": {"volumes": [{"name": "v", "hostPath": {"path": "/x"}}]}}
+    assert merge(BASE, patch)["spec"]["volumes"] == [{"name": "v", "hostPath": {"path": "/x"}}]
+
+
+def test_lists_of_unnamed_things_are_replaced() -> None:
+    patch = {"spec": {"tolerations": [{"key": "b"}]}}
+    assert merge(BASE, patch)["spec"]["tolerations"] == [{"key": "b"}]
+
+
+def test_merging_changes_neither_side() -> None:
+    before = documents.canonical(BASE)
+    patch = {"spec": {"containers": [{"name": "side", "env": [{"name": "A"}]}]}}
+    text = documents.canonical(patch)
+    result = merge(BASE, patch)
+    result["spec"]["containers"][1]["env"].append({"name": "B"})
+    assert (documents.canonical(BASE), documents.canonical(patch)) == (before, text)
+
+
+@pytest.mark.parametrize(
+    ("patch", "field"),
+    [
+        ({"spec": {"containers": {}}}, "spec.containers"),
+        ({"spec": {"containers": "engine"}}, "spec.containers"),
+        ({"spec": {"containers": ["engine"]}}, "spec.containers[0]"),
+        ({"spec": {"containers": [{"image": "x"}]}}, "spec.containers[0].name"),
+        ({"spec": "all"}, "spec"),
+    ],
+)
+def test_a_template_of_the_wrong_shape_is_told_with_its_path(
+    patch: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(MergeError) as caught:
+        merge(BASE, patch)
+    assert caught.value.field == field
+
+
+def spec(**changes: Any) -> InferenceModelSpec:
+    base: dict[str, Any] = {"model": {"source": "file:///m.gguf"}}
+    return InferenceModelSpec.model_validate({**base, **changes})
+
+
+def test_aliases_scaling_and_written_out_defaults_change_no_spec_hash() -> None:
+    same = [
+        spec(),
+        spec(model={"source": "file:///m.gguf", "aliases": ["a"]}),
+        spec(scaling={"replicas": 7}),
+        spec(engine={"runtime": "slipstream"}),
+        spec(podTemplate={}),
+    ]
+    assert len({revisions.spec_hash(s) for s in same}) == 1
+
+
+def test_everything_that_a_pod_is_made_from_changes_the_spec_hash() -> None:
+    different = [
+        spec(),
+        spec(model={"source": "file:///other.gguf"}),
+        spec(model={"source": "file:///m.gguf", "revision": "2"}),
+        spec(model={"source": "file:///m.gguf", "maxContext": 4096}),
+        spec(engine={"image": "x"}),
+        spec(podTemplate={"metadata": {"labels": {"a": "b"}}}),
+    ]
+    assert len({revisions.spec_hash(s) for s in different}) == len(different)
+
+
+def test_the_engine_can_read_what_it_is_given() -> None:
+    rendered = template.render("agents", "coder", spec(), world.settings())
+    config = parse(EngineConfig, rendered.engine_config, origin="test")
+    assert (config.model.namespace, config.model.name) == ("agents", "coder")
+    assert config.revision == rendered.revision
+    assert config.model.path == "/m.gguf"
+
+
+def test_a_template_cannot_take_the_pods_identity_away() -> None:
+    hostile = {"metadata": {"labels": {"slipstream.dev/model": "other", "mine": "kept"}}}
+    rendered = template.render("agents", "coder", spec(podTemplate=hostile), world.settings())
+    labels = rendered.pod_template["metadata"]["labels"]
+    assert labels["slipstream.dev/model"] == "coder"
+    assert labels["slipstream.dev/revision"] == rendered.revision
+    assert labels["mine"] == "kept"
+
+
+def pod(container: dict[str, Any], *conditions: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "p", "namespace": "n"},
+        "status": {"containerStatuses": [container], "conditions": list(conditions)},
+    }
+
+
+STARTUP = '{"reason": "ConfigInvalid", "message": "unknown key", "field": "limits"}'
+
+
+@pytest.mark.parametrize(
+    ("container", "reason", "words"),
+    [
+        (
+            {"state": {"waiting": {"reason": "ErrImagePull", "message": "denied"}}},
+            "image",
+            "denied",
+        ),
+        ({"state": {"waiting": {"reason": "InvalidImageName"}}}, "image", "InvalidImageName"),
+        ({"state": {"waiting": {"reason": "ErrImageNeverPull", "message": "m"}}}, "image", "m"),
+        (
+            {"state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no key"}}},
+            "container",
+            "no key",
+        ),
+        (
+            {"state": {"terminated": {"exitCode": 1, "message": STARTUP}}},
+            "config",
+            "unknown key (limits)",
+        ),
+        (
+            {"state": {"terminated": {"exitCode": 139, "reason": "Error", "message": "boom"}}},
+            "container",
+            "boom",
+        ),
+        (
+            {
+                "restartCount": 1,
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"exitCode": 2, "message": "last line"}},
+            },
+            "loop",
+            "last line",
+        ),
+        (
+            {
+                "restartCount": 5,
+                "state": {"running": {}},
+                "lastState": {"terminated": {"exitCode": 2}},
+            },
+            "loop",
+            "exit code 2",
+        ),
+    ],
+)
+def test_a_pod_that_fails_is_explained(container: dict[str, Any], reason: str, words: str) -> None:
+    expected = {
+        "image": Reason.IMAGE_PULL_FAILED,
+        "container": Reason.CONTAINER_FAILED,
+        "config": Reason.CONFIG_INVALID,
+        "loop": Reason.CRASH_LOOP,
+    }[reason]
+    finding = diagnosis.explain(pod(container))
+    assert finding is not None
+    assert finding.reason is expected
+    assert words in finding.message
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"state": {"waiting": {"reason": "ContainerCreating"}}},
+        {"state": {"waiting": {"reason": "PodInitializing"}}},
+        {"state": {"running": {}}},
+    ],
+)
+def test_a_pod_on_its_way_is_no_failure(container: dict[str, Any]) -> None:
+    assert diagnosis.explain(pod(container)) is None
+
+
+def test_a_ready_pod_is_no_failure_whatever_happened_before() -> None:
+    ended = {"lastState": {"terminated": {"exitCode": 1}}, "restartCount": 9}
+    assert diagnosis.explain(pod(ended, {"type": "Ready", "status": "True"})) is None
+
+
+@pytest.mark.parametrize(
+    ("observed", "desired", "covered"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}, True),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ({"a": [1, 2]}, {"a": [1]}, False),
+        ({"a": [{"x": 1, "y": 2}]}, {"a": [{"x": 1}]}, True),
+        ({}, {"a": []}, True),
+        ({}, {"a": {}}, True),
+        (None, {"a": 1}, False),
+    ],
+)
+def test_covers_tells_whether_an_apply_would_change_anything(
+    observed: object, desired: object, covered: bool
+) -> None:
+    assert documents.covers(observed, desired) is covered
+
+
+def test_a_digest_frames_its_parts() -> None:
+    assert documents.digest("ab", "c") != documents.digest("a", "bc")
