@@ -32,7 +32,7 @@ class ModelInput:
     last_rows: Tensor
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Layer:
     """Weights of one layer; Q, K and V (gate and up) are stacked so that one product does."""
 
@@ -56,14 +56,27 @@ class Decoder:
     ) -> None:
         self.checkpoint = checkpoint
         self.dtype = dtype
-        named = {name: torch.from_numpy(array).to(dtype) for name, array in tensors}
-        self.embedding = named.pop("model.embed_tokens.weight")
-        self.norm = named.pop("model.norm.weight")
+        hidden = checkpoint.hidden_size
+        self.embedding = torch.empty(checkpoint.vocab_size, hidden, dtype=dtype)
+        self.norm = torch.empty(hidden, dtype=dtype)
         self.head = (
-            self.embedding if checkpoint.has_tied_embeddings else named.pop("lm_head.weight")
+            self.embedding if checkpoint.has_tied_embeddings else torch.empty_like(self.embedding)
         )
-        self.layers = [_layer(named, index) for index in range(checkpoint.num_layers)]
+        self.layers = [_empty_layer(checkpoint, dtype) for _ in range(checkpoint.num_layers)]
         self._inverse_frequencies = inverse_frequencies(checkpoint)
+        places = self._places()
+        # The checkpoint was checked to hold every tensor once: nothing stays empty.
+        for name, array in tensors:
+            places[name].copy_(torch.from_numpy(array))
+
+    def _places(self) -> dict[str, Tensor]:
+        """Where each tensor of the checkpoint goes: stacked ones are views of their stack."""
+        places = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
+        if not self.checkpoint.has_tied_embeddings:
+            places["lm_head.weight"] = self.head
+        for index, layer in enumerate(self.layers):
+            places |= _layer_places(f"model.layers.{index}", layer, self.checkpoint)
+        return places
 
     @torch.inference_mode()
     def forward(self, batch: ModelInput, pool: KvPool) -> Tensor:
@@ -131,24 +144,49 @@ def _llama3_frequencies(plain: Tensor, scaling: Llama3RopeScaling) -> Tensor:
     return (1 - ramp) * plain / scaling.factor + ramp * plain
 
 
-def _layer(named: dict[str, Tensor], index: int) -> Layer:
-    """Takes one layer's tensors out of `named`, so that stacked parts are not held twice."""
-    prefix = f"model.layers.{index}"
-    attention = f"{prefix}.self_attn"
+def _empty_layer(checkpoint: Checkpoint, dtype: torch.dtype) -> Layer:
+    hidden, intermediate = checkpoint.hidden_size, checkpoint.intermediate_size
+    query = checkpoint.num_heads * checkpoint.head_dim
+    stacked = query + 2 * checkpoint.num_kv_heads * checkpoint.head_dim
 
-    def stack(*names: str) -> Tensor:
-        return torch.cat([named.pop(name) for name in names])
+    def new(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=dtype)
 
-    biases = [f"{attention}.{name}_proj.bias" for name in "qkv"]
     return Layer(
-        input_norm=named.pop(f"{prefix}.input_layernorm.weight"),
-        qkv=stack(*(f"{attention}.{name}_proj.weight" for name in "qkv")),
-        qkv_bias=stack(*biases) if biases[0] in named else None,
-        q_norm=named.pop(f"{attention}.q_norm.weight", None),
-        k_norm=named.pop(f"{attention}.k_norm.weight", None),
-        output=named.pop(f"{attention}.o_proj.weight"),
-        output_bias=named.pop(f"{attention}.o_proj.bias", None),
-        post_norm=named.pop(f"{prefix}.post_attention_layernorm.weight"),
-        gate_up=stack(f"{prefix}.mlp.gate_proj.weight", f"{prefix}.mlp.up_proj.weight"),
-        down=named.pop(f"{prefix}.mlp.down_proj.weight"),
+        input_norm=new(hidden),
+        qkv=new(stacked, hidden),
+        qkv_bias=new(stacked) if checkpoint.has_qkv_bias else None,
+        q_norm=new(checkpoint.head_dim) if checkpoint.has_qk_norm else None,
+        k_norm=new(checkpoint.head_dim) if checkpoint.has_qk_norm else None,
+        output=new(hidden, query),
+        output_bias=new(hidden) if checkpoint.has_output_bias else None,
+        post_norm=new(hidden),
+        gate_up=new(2 * intermediate, hidden),
+        down=new(hidden, intermediate),
     )
+
+
+def _layer_places(prefix: str, layer: Layer, checkpoint: Checkpoint) -> dict[str, Tensor]:
+    attention = f"{prefix}.self_attn"
+    key = checkpoint.num_kv_heads * checkpoint.head_dim
+    sizes = (checkpoint.num_heads * checkpoint.head_dim, key, key)
+    gate, up = layer.gate_up.tensor_split(2)
+    places: dict[str, Tensor | None] = {
+        f"{prefix}.input_layernorm.weight": layer.input_norm,
+        f"{prefix}.post_attention_layernorm.weight": layer.post_norm,
+        f"{prefix}.mlp.gate_proj.weight": gate,
+        f"{prefix}.mlp.up_proj.weight": up,
+        f"{prefix}.mlp.down_proj.weight": layer.down,
+        f"{attention}.o_proj.weight": layer.output,
+        f"{attention}.o_proj.bias": layer.output_bias,
+        f"{attention}.q_norm.weight": layer.q_norm,
+        f"{attention}.k_norm.weight": layer.k_norm,
+    }
+    start = 0
+    for name, size in zip("qkv", sizes, strict=True):
+        rows = slice(start, start + size)
+        places[f"{attention}.{name}_proj.weight"] = layer.qkv[rows]
+        if layer.qkv_bias is not None:
+            places[f"{attention}.{name}_proj.bias"] = layer.qkv_bias[rows]
+        start += size
+    return {name: place for name, place in places.items() if place is not None}

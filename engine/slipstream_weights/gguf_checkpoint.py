@@ -86,7 +86,7 @@ class GgufCheckpoint:
 
         raw = np.frombuffer(self._header.data, np.uint8, tensor.end - tensor.start, tensor.start)
         try:
-            values = quants.dequantize(raw.reshape(*tensor.shape[:-1], -1), tensor.kind)
+            values: Array = quants.dequantize(raw.reshape(*tensor.shape[:-1], -1), tensor.kind)
         except (NotImplementedError, ValueError) as error:
             raise ModelInvalid(
                 f"{tensor.kind.name} cannot be dequantised: {error}", str(self._path), tensor.name

