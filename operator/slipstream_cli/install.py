@@ -4,9 +4,11 @@ Knows which values each kind of cluster needs; what the chart does with them is 
 """
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ KIND_COMPONENTS = {
     "engine": "engine/Dockerfile.engine",
 }
 HELM_WAIT = "180s"
+# Longer than one `helm upgrade --wait` of ours takes.
+PENDING_LIMIT_S = 200.0
 
 
 class InstallError(Exception):
@@ -55,6 +59,7 @@ def target(kubeconfig: Path, root: Path) -> tuple[Cluster, list[Path]]:
 
 def install(cluster: Cluster, chart: Path, values: list[Path]) -> None:
     """Install or upgrade the release and wait until its Deployments serve."""
+    _settle(cluster)
     files = [f"--values={path}" for path in values]
     try:
         cluster.run_helm(
@@ -70,6 +75,25 @@ def install(cluster: Cluster, chart: Path, values: list[Path]) -> None:
         )
     except CommandError as error:
         raise CommandError(f"{error}\n{_why_not(cluster)}") from error
+
+
+def _settle(cluster: Cluster) -> None:
+    """Wait for another helm at work; undo what a killed one left half done, since helm itself
+    then refuses every further upgrade."""
+    deadline = time.monotonic() + PENDING_LIMIT_S
+    while (status := _release_status(cluster)).startswith("pending"):
+        if time.monotonic() > deadline:
+            verb = "uninstall" if status == "pending-install" else "rollback"
+            cluster.run_helm(verb, RELEASE, f"--namespace={NAMESPACE}", "--wait")
+            return
+        time.sleep(1)
+
+
+def _release_status(cluster: Cluster) -> str:
+    """helm's word for the release, or nothing when there is none."""
+    arguments = ("list", "--all", f"--namespace={NAMESPACE}", f"--filter=^{RELEASE}$", "-o", "json")
+    releases = json.loads(cluster.run_helm(*arguments))
+    return str(releases[0]["status"]) if releases else ""
 
 
 def _why_not(cluster: Cluster) -> str:
