@@ -23,6 +23,14 @@ from slipstream_operator.settings import Settings
 from slipstream_operator.status import Facts, Verdict
 from slipstream_operator.template import Rendered
 
+# Refusals (403) that no other podTemplate would avoid.
+_CIRCUMSTANCES = (
+    "exceeded quota",
+    "is being terminated",
+    ' cannot create resource "',
+    ' cannot patch resource "',
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -88,7 +96,7 @@ def plan(
         accepted = Verdict("False", Reason.NAME_TAKEN, message)
     pods = _new_pods(model, observed, step, by_revision)
     refusal = _refusal(observed, pods)
-    if refusal is not None and is_template_fault(refusal[1]):
+    if refusal is not None and is_template_fault(*refusal):
         accepted = Verdict(
             "False", Reason.INVALID_POD_TEMPLATE, f"spec.podTemplate: {refusal[1].message}"
         )
@@ -208,15 +216,9 @@ def _refusal(observed: Observed, pods: Sequence[Document]) -> tuple[str, Refusal
     return next(iter(sorted(observed.refusals.items())), None)
 
 
-def is_template_fault(refusal: Refusal) -> bool:
-    """Whether the Pod itself is at fault, not a quota or a missing permission."""
-    text = refusal.message
-    return (
-        refusal.code == 422
-        or "violates PodSecurity" in text
-        or "not declared in schema" in text
-        or refusal.code == 400
-    )
+def is_template_fault(what: str, refusal: Refusal) -> bool:
+    """Whether the Pod itself is at fault, not a quota, a missing permission or the namespace."""
+    return what.startswith("Pod/") and not any(words in refusal.message for words in _CIRCUMSTANCES)
 
 
 def _route(model: Document, step: Step, granted: Sequence[str]) -> Document:

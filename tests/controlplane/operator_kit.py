@@ -6,12 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 from lightkube.config import client_adapter
@@ -47,6 +49,9 @@ class Api:
         if config is None:
             raise ValueError(f"{kubeconfig} names no cluster")
         self._http = client_adapter.Client(config, client_adapter.ConnectionParams())
+
+    def close(self) -> None:
+        self._http.close()
 
     def send(
         self, method: str, path: str, body: object = None, *, kind: str = "application/json"
@@ -115,8 +120,8 @@ def prepare(api: Api) -> None:
         definition = crds.definition(kind)
         name = definition["metadata"]["name"]
         api.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", definition)
-    for kind in crds.KINDS:
-        wait_for(lambda plural=kind.plural: api.get(f"{MODELS}/{plural}"), kind.plural)
+    paths = [f"{MODELS}/{kind.plural}" for kind in crds.KINDS]
+    wait_for(lambda: all(api.get(path) is not None for path in paths), "our kinds are served")
     node: Document = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -129,6 +134,87 @@ def prepare(api: Api) -> None:
     node["metadata"]["annotations"] = {FAKE_NODE: "fake"}
     if api.get("/api/v1/nodes/simulated") is None:
         api.must("POST", "/api/v1/nodes", node)
+
+
+@contextmanager
+def prepared(kubeconfig: Path) -> Iterator[Api]:
+    api = Api(kubeconfig)
+    try:
+        prepare(api)
+        yield api
+    finally:
+        api.close()
+
+
+class Link:
+    """A TCP relay to the API server that can be cut: what an operator's network does to it."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._is_cut = threading.Event()
+        self._open: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Nothing gets through any more; open connections end."""
+        self._is_cut.set()
+        for end in list(self._open):
+            self._end(end)
+
+    def heal(self) -> None:
+        self._is_cut.clear()
+
+    def close(self) -> None:
+        self.cut()
+        self._end(self._listener)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._is_cut.is_set():
+                client.close()
+                continue
+            server = socket.create_connection(self._target)
+            self._open |= {client, server}
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
+
+    def _relay(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        for end in (source, sink):
+            self._end(end)
+
+    def _end(self, end: socket.socket) -> None:
+        self._open.discard(end)
+        with suppress(OSError):  # the other direction may have been first
+            end.shutdown(socket.SHUT_RDWR)
+        end.close()
+
+
+@contextmanager
+def link(kubeconfig: Path, directory: Path) -> Iterator[tuple[Link, Path]]:
+    """A cuttable way to the API server, and the kubeconfig that takes it."""
+    text = kubeconfig.read_text(encoding="utf-8")
+    config = KubeConfig.from_file(kubeconfig).get()
+    if config is None:
+        raise ValueError(f"{kubeconfig} names no cluster")
+    server = urlsplit(config.cluster.server)
+    relay = Link((str(server.hostname), int(server.port or 443)))
+    copy = directory / "through-the-link.kubeconfig"
+    copy.write_text(
+        text.replace(config.cluster.server, f"https://127.0.0.1:{relay.port}"), encoding="utf-8"
+    )
+    try:
+        yield relay, copy
+    finally:
+        relay.close()
 
 
 def make_namespace(api: Api, name: str) -> str:
@@ -204,6 +290,13 @@ class OperatorProcess:
     def is_leading(self) -> bool:
         try:
             return self.metric("slipstream_operator_leader") == 1.0
+        except httpx2.HTTPError:
+            return False
+
+    def is_warm(self) -> bool:
+        """Its caches are complete."""
+        try:
+            return self.get("/readyz").status_code == 200
         except httpx2.HTTPError:
             return False
 

@@ -17,11 +17,10 @@ SOURCE = "file:///models/tiny.gguf"
 
 
 @pytest.fixture(scope="module")
-def api(control_plane: ControlPlane) -> Api:
-    api = Api(control_plane.kubeconfig)
-    kit.prepare(api)
-    kit.make_namespace(api, NAMESPACE)
-    return api
+def api(control_plane: ControlPlane) -> Iterator[Api]:
+    with kit.prepared(control_plane.kubeconfig) as api:
+        kit.make_namespace(api, NAMESPACE)
+        yield api
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +111,8 @@ TEMPLATES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "unknown-pod-field": ({"spec": {"noSuchField": 1}}, "noSuchField"),
     "wrong-type": ({"spec": {"terminationGracePeriodSeconds": "soon"}}, "terminationGracePeriod"),
-    "negative-grace": ({"spec": {"terminationGracePeriodSeconds": -1}}, "terminationGracePeriod"),
+    "negative-deadline": ({"spec": {"activeDeadlineSeconds": -1}}, "spec.activeDeadlineSeconds"),
+    "forbidden-priority": ({"spec": {"priority": 7}}, "priority"),
     "bad-label": ({"metadata": {"labels": {"a b": "c"}}}, "metadata.labels"),
 }
 

@@ -21,10 +21,9 @@ COLLECTED_WITHIN_S = 90.0
 
 
 @pytest.fixture(scope="module")
-def api(control_plane: ControlPlane) -> Api:
-    api = Api(control_plane.kubeconfig)
-    kit.prepare(api)
-    return api
+def api(control_plane: ControlPlane) -> Iterator[Api]:
+    with kit.prepared(control_plane.kubeconfig) as api:
+        yield api
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +152,9 @@ def test_scaling_through_the_subresource_keeps_the_first_replica(
     api.merge(path, {"spec": {"replicas": 0}})
     api.wait_condition(SHARED, "scaled", "Ready", "False", "ScaledToZero")
     kit.wait_for(lambda: not pods_of(api, "scaled"), "no replica")
-    scale = api.get(path)
-    assert scale is not None and scale["status"]["replicas"] == 0
+    kit.wait_for(
+        lambda: api.must("GET", path)["status"]["replicas"] == 0, "a scale that tells of none"
+    )
 
 
 @pytest.mark.parametrize("how", ["deleted", "evicted"])
@@ -247,7 +247,7 @@ def test_a_broken_new_revision_leaves_the_old_one_serving(
 def test_a_refused_pod_is_told_with_its_field_and_retried_slowly(
     api: Api, operator: OperatorProcess
 ) -> None:
-    template = {"spec": {"priority": 7, "containers": [{"name": "engine", "image": ""}]}}
+    template = {"spec": {"containers": [{"name": "engine", "image": ""}]}}
     kit.create_model(api, SHARED, kit.model("refused", podTemplate=template))
     condition = api.wait_condition(SHARED, "refused", "Accepted", "False", "InvalidPodTemplate")
     assert "spec.containers[0].image" in condition["message"]
