@@ -1,6 +1,7 @@
 {{/*
 The parts that operator and gateway have in common.
-Argument: {root, component, config, port, healthPath, readyPath, graceSeconds}.
+Argument: {root, component, config, port, healthPath, readyPath, graceSeconds,
+maxUnavailable}.
 */}}
 {{- define "slipstream.configMap" -}}
 apiVersion: v1
@@ -70,7 +71,7 @@ spec:
     type: RollingUpdate
     rollingUpdate:
       maxSurge: 1
-      maxUnavailable: 0
+      maxUnavailable: {{ .maxUnavailable }}
   selector:
     matchLabels:
       {{- $selector | nindent 6 }}
