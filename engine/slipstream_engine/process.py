@@ -7,6 +7,7 @@ or because the rank is gone, with the rank's last words as its own.
 import asyncio
 import logging
 import signal
+import sys
 from pathlib import Path
 
 from aiohttp import web
@@ -118,6 +119,8 @@ def _text(config: EngineConfig) -> tuple[TextModel, ChatTemplate]:
 
 
 def _fail(failed: Failed) -> int:
-    _log.error("%s: %s %s", failed.reason, failed.message, failed.field)
-    failure.write(StartupFailure(failed.reason, failed.message, failed.field))
+    startup_failure = StartupFailure(failed.reason, failed.message, failed.field)
+    failure.write(startup_failure)
+    # The last line of the log too: Kubernetes falls back to it.
+    print(startup_failure.dump(), file=sys.stderr, flush=True)
     return 1

@@ -97,39 +97,46 @@ Document = TypeVar("Document", ChatRequest, CompletionRequest)
 
 
 def parse(kind: type[Document], body: bytes) -> Document:
-    """Raises ApiError (400) that names the first bad field."""
+    """Raises ApiError (400) that names the field at fault."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        param = _param(first["loc"], body)
-        if first["type"] == "json_invalid":
-            raise ApiError(400, f"the body is not JSON: {first['msg']}", code="invalid_json") from (
-                error
-            )
-        if first["type"] == "extra_forbidden":
-            raise ApiError(
-                400, f"{param} is not supported", param=param, code="unsupported_parameter"
-            ) from error
-        code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
-        message = f"{param}: {first['msg']}" if param else first["msg"]
-        raise ApiError(400, message, param=param, code=code) from error
+        raise _refusal(error, body) from error
 
 
-def _param(location: tuple[int | str, ...], body: bytes) -> str | None:
-    """The path in the client's own document: pydantic adds names of union members to its own."""
-    try:
-        document: Any = json.loads(body)
-    except ValueError:
-        return None
-    path = ""
+def _refusal(error: ValidationError, body: bytes) -> ApiError:
+    """The error that reaches deepest: of a union's members, the one that was meant."""
+    details = error.errors(include_url=False, include_input=False)
+    if details[0]["type"] == "json_invalid":
+        return ApiError(400, f"the body is not JSON: {details[0]['msg']}", code="invalid_json")
+    document: Any = json.loads(body)
+    paths = [_path(detail["loc"], document) for detail in details]
+    # Where a list was sent, that it is no text says nothing.
+    depths = [(len(p), d["type"] != "string_type") for p, d in zip(paths, details, strict=True)]
+    chosen = depths.index(max(depths))
+    detail, param = details[chosen], _text(paths[chosen])
+    if detail["type"] == "extra_forbidden":
+        return ApiError(400, f"{param} is not supported", param=param, code="unsupported_parameter")
+    code = "missing_required_parameter" if detail["type"] == "missing" else "invalid_value"
+    message = f"{param}: {detail['msg']}" if param else detail["msg"]
+    return ApiError(400, message, param=param, code=code)
+
+
+def _path(location: tuple[int | str, ...], document: Any) -> list[int | str]:
+    """The path in the client's own document: pydantic puts names of union members between."""
+    path: list[int | str] = []
     for part in location:
         if isinstance(part, int) and isinstance(document, list):
-            path += f"[{part}]"
-            document = document[part] if part < len(document) else None
+            document = document[part]
         elif isinstance(part, str) and isinstance(document, dict):
-            path += f".{part}" if path else part
             document = document.get(part)
         else:
-            break
-    return path or None
+            continue
+        path.append(part)
+    return path
+
+
+def _text(path: list[int | str]) -> str | None:
+    """messages[0].content"""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".") or None

@@ -93,8 +93,10 @@ class RankClient:
                 self._send(Abort(request.id))
 
     async def stop(self) -> None:
-        """End the process: at once when it is idle, after its current step otherwise."""
+        """End the process: at once while it loads, after its current step later."""
         self._writer.close()
+        if not self._loaded.done():
+            self._process.kill()
         try:
             await asyncio.wait_for(self._process.wait(), _STOP_S)
         except TimeoutError:

@@ -1,0 +1,212 @@
+"""Starting, draining, failing: what the engine's processes do when the world is not kind."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from slipstream_api.conditions import Reason
+from tests.engine import served, tiny
+
+_CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    document = tiny.config(max_position_embeddings=4096)
+    return tiny.write(tmp_path_factory.mktemp("model"), document)
+
+
+def _body(max_tokens: int = 3000) -> dict[str, object]:
+    return {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Write."}],
+        "temperature": 0,
+        "stream": True,
+        "max_tokens": max_tokens,
+    }
+
+
+class _Stream(threading.Thread):
+    """A client that reads one stream to its end."""
+
+    def __init__(self, url: str, max_tokens: int = 3000) -> None:
+        super().__init__(daemon=True)
+        self._url = url
+        self._max_tokens = max_tokens
+        self.status: int | None = None
+        self.lines: list[str] = []
+        self.started = threading.Event()
+
+    def run(self) -> None:
+        body = _body(self._max_tokens)
+        with (
+            httpx.Client(base_url=self._url, timeout=120) as client,
+            client.stream("POST", _CHAT, json=body) as response,
+        ):
+            self.status = response.status_code
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    self.lines.append(line.removeprefix("data: "))
+                    if len(self.lines) > 2:
+                        self.started.set()
+
+
+def test_the_queue_is_bounded_and_sigterm_lets_streams_finish(model: Path, tmp_path: Path) -> None:
+    limits = {"maxRunningSequences": 1, "maxWaitingRequests": 1}
+    with served.serving(served.config(model, limits=limits), tmp_path) as engine:
+        streams = [_Stream(engine.url), _Stream(engine.url, 5)]
+        streams[0].start()
+        assert streams[0].started.wait(30)
+        streams[1].start()
+        served.wait_for(lambda: engine.load()["waiting"] == 1, "a waiting request")
+        with engine.client() as client:
+            refused = client.post(_CHAT, json=_body())
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) > 0
+            assert set(refused.json()["error"]) == {"message", "type", "param", "code"}
+            engine.process.send_signal(signal.SIGTERM)
+            served.wait_for(lambda: client.get("/ready").status_code == 503, "draining")
+            assert client.get("/health").status_code == 200
+            late = client.post(_CHAT, json=_body())
+            assert (late.status_code, late.json()["error"]["code"]) == (503, "draining")
+            assert int(late.headers["retry-after"]) > 0
+        assert engine.exit_code(90) == 0
+        for stream in streams:
+            stream.join(10)
+            assert stream.status == 200
+            assert stream.lines[-1] == "[DONE]"
+        assert len(streams[0].lines) > 100
+        assert not served.is_running(engine.rank_pid())
+
+
+def test_draining_by_request_refuses_new_work_and_a_deadline_ends_the_rest(
+    model: Path, tmp_path: Path
+) -> None:
+    document = served.config(model, server={"drainTimeoutS": 1})
+    with served.serving(document, tmp_path) as engine, engine.client() as client:
+        stream = _Stream(engine.url, 4000)
+        stream.start()
+        assert stream.started.wait(30)
+        answer = client.post("/internal/v1/drain")
+        assert (answer.status_code, answer.json()["state"]) == (200, "draining")
+        assert client.get("/ready").status_code == 503
+        assert client.post(_CHAT, json=_body()).status_code == 503
+        assert engine.process.poll() is None
+        began = time.monotonic()
+        engine.process.send_signal(signal.SIGTERM)
+        assert engine.exit_code() == 0
+        assert time.monotonic() - began < 20
+
+
+def test_a_rank_that_is_killed_ends_every_request_and_the_process(
+    model: Path, tmp_path: Path
+) -> None:
+    with served.serving(served.config(model), tmp_path) as engine:
+        streams = [_Stream(engine.url) for _ in range(3)]
+        for stream in streams:
+            stream.start()
+        assert all(stream.started.wait(30) for stream in streams)
+        os.kill(engine.rank_pid(), signal.SIGKILL)
+        assert engine.exit_code(20) == 1
+        for stream in streams:
+            stream.join(10)
+            error = json.loads(stream.lines[-1])["error"]
+            assert error["type"] == "server_error"
+            assert "SIGKILL" in error["message"]
+        last = engine.last_failure()
+        assert last is not None
+        assert "SIGKILL" in last.message
+
+
+def test_a_serving_process_that_is_killed_takes_its_rank_along(model: Path, tmp_path: Path) -> None:
+    with served.serving(served.config(model), tmp_path) as engine:
+        rank = engine.rank_pid()
+        engine.process.kill()
+        served.wait_for(lambda: not served.is_running(rank), "end of the rank")
+
+
+def test_health_is_answered_while_the_model_is_loading(model: Path, tmp_path: Path) -> None:
+    engine = served.start(served.config(model), tmp_path)
+    try:
+        served.wait_listening(engine)
+        with engine.client() as client:
+            # Importing torch alone takes longer than this.
+            assert client.get("/health").status_code == 200
+            assert client.get("/ready").json()["status"] == "loading"
+            early = client.post(_CHAT, json=_body())
+            assert (early.status_code, early.json()["error"]["code"]) == (503, "loading")
+            assert "vllm:num_requests_running" in client.get("/metrics").text
+    finally:
+        engine.process.send_signal(signal.SIGTERM)
+        assert engine.exit_code() == 0
+
+
+def _corrupt(path: Path) -> Path:
+    path.write_bytes(b"GGUF" + b"\x03\x00\x00\x00" + b"\xff" * 64)
+    return path
+
+
+_FAILURES = {
+    "a file that does not exist": ("missing.gguf", {}, Reason.MODEL_NOT_FOUND, "model.path"),
+    "a corrupt file": ("corrupt.gguf", {}, Reason.MODEL_INVALID, "model.path"),
+    "an empty folder": (".", {}, Reason.MODEL_NOT_FOUND, "model.path"),
+    "a token folder that does not exist": (
+        "missing.gguf",
+        {"server": {"tokenDir": "/nowhere/at/all"}},
+        Reason.CONFIG_INVALID,
+        "server.tokenDir",
+    ),
+    "an unknown key": (
+        "missing.gguf",
+        {"limits": {"maxRuning": 1}},
+        Reason.CONFIG_INVALID,
+        "limits.maxRuning",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "sections", "reason", "field"), _FAILURES.values(), ids=_FAILURES)
+def test_an_engine_that_cannot_start_says_why_and_ends(
+    tmp_path: Path, name: str, sections: dict[str, object], reason: Reason, field: str
+) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    _corrupt(folder / "corrupt.gguf")
+    document = served.config(folder / name, **sections)
+    engine = served.start(document, tmp_path)
+    assert engine.exit_code(served.START_S) == 1
+    last = engine.last_failure()
+    assert last is not None
+    assert (last.reason, last.field) == (reason, field)
+    assert last.message
+
+
+def test_a_context_that_the_model_was_not_made_for_is_refused_by_its_field(
+    model: Path, tmp_path: Path
+) -> None:
+    document = served.config(model, model={"maxContext": 8192})
+    engine = served.start(document, tmp_path)
+    assert engine.exit_code(served.START_S) == 1
+    last = engine.last_failure()
+    assert last is not None
+    assert (last.reason, last.field) == (Reason.CONFIG_INVALID, "model.maxContext")
+
+
+def test_a_port_that_is_taken_is_refused_by_its_field(model: Path, tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        document = served.config(model, server={"port": taken.getsockname()[1]})
+        engine = served.start(document, tmp_path)
+        assert engine.exit_code(served.START_S) == 1
+    last = engine.last_failure()
+    assert last is not None
+    assert (last.reason, last.field) == (Reason.CONFIG_INVALID, "server.port")
