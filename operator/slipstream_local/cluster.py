@@ -170,7 +170,7 @@ def bring_up(
     current: ClusterState, programs: Mapping[str, Path], progress: Progress, *, tied: bool = False
 ) -> ClusterState:
     layout = current.layout
-    provision.write_files(layout, programs.get("containerd-shim-runc-v2"))
+    provision.write_files(layout, programs)
     wanted = components.wanted(layout, programs)
     current = lifecycle.drop_unwanted(current, wanted)
     lifecycle.kill_unrecorded(current, wanted)

@@ -57,8 +57,13 @@ def _apiserver(layout: Layout, kube: str) -> Component:
     if layout.node:
         reach = ("--bind-address=0.0.0.0", f"--advertise-address={layout.server_ip}")
     else:
-        # A loopback address may not be advertised, and nothing in this cluster would dial it.
-        reach = ("--bind-address=127.0.0.1", "--endpoint-reconciler-type=none")
+        # Nothing in this cluster would dial the address, and the machine may be offline: without
+        # one the server looks for a default route. Endpoints of a loopback address are refused.
+        reach = (
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--endpoint-reconciler-type=none",
+        )
     argv = (
         kube,
         "kube-apiserver",

@@ -181,7 +181,7 @@ def cni(layout: Layout) -> Document:
     }
 
 
-def containerd(layout: Layout, shim: Path, runc: Path, cni_dir: Path) -> str:
+def containerd(layout: Layout, runc: Path, cni_dir: Path) -> str:
     """TOML; every value is a JSON scalar or list, which TOML writes alike."""
 
     def quoted(value: object) -> str:
@@ -236,7 +236,6 @@ disabled_plugins = [
 
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
-  runtime_path = {quoted(shim)}
 
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
   BinaryName = {quoted(runc)}

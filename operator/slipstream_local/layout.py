@@ -12,6 +12,7 @@ from typing import Any
 
 DEFAULT_NAME = "slipstream"
 NODE_NAME = "node1"
+PROGRAMS_FOLDER = "bin"
 BRIDGE = "slipstream0"
 POD_SUBNET = "10.244.0.0/16"
 GATEWAY_IP = "10.244.0.1"
@@ -56,6 +57,10 @@ class Layout:
     @property
     def pki(self) -> Path:
         return self.root / "pki"
+
+    @property
+    def programs(self) -> Path:
+        return self.root / PROGRAMS_FOLDER
 
     @property
     def config(self) -> Path:

@@ -43,7 +43,7 @@ def _must(program: str, *arguments: str) -> str:
 
 
 def has_bridge() -> bool:
-    return Path(f"/sys/class/net/{BRIDGE}").exists()
+    return _run("ip", "link", "show", "dev", BRIDGE).returncode == 0
 
 
 def overlapping_route(routes: list[Mapping[str, object]]) -> str | None:
@@ -97,8 +97,8 @@ def ensure_bridge() -> None:
 def remove_bridge() -> None:
     if not has_bridge():
         return
-    for entry in Path(f"/sys/class/net/{BRIDGE}/brif").iterdir():
-        _run("ip", "link", "del", entry.name)
+    for port in json.loads(_must("ip", "-json", "link", "show", "master", BRIDGE) or "[]"):
+        _run("ip", "link", "del", "dev", port["ifname"])
     _must("ip", "link", "del", BRIDGE)
 
 

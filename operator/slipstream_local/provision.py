@@ -6,6 +6,7 @@ import datetime
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def _write_kubeconfigs(layout: Layout) -> None:
         write_atomically(path, yaml.safe_dump(document, sort_keys=False).encode(), 0o600)
 
 
-def write_node_files(layout: Layout, shim: Path) -> None:
+def write_node_files(layout: Layout) -> None:
     runc, cni_dir = prerequisites.which("runc"), prerequisites.cni_dir()
     if runc is None or cni_dir is None:
         raise PrerequisiteError("runc or the CNI plugins are missing")
@@ -91,7 +92,7 @@ def write_node_files(layout: Layout, shim: Path) -> None:
     _write_json(config / "kubelet.json", documents.kubelet(layout))
     _write_json(config / "proxy.json", documents.proxy(layout))
     _write_json(layout.cni_config / "10-slipstream.conflist", documents.cni(layout))
-    text = documents.containerd(layout, shim, Path(runc), cni_dir)
+    text = documents.containerd(layout, Path(runc), cni_dir)
     write_atomically(config / "containerd.toml", text.encode())
     write_atomically(config / "Corefile", documents.corefile(layout).encode())
     for folder in (layout.kubelet_root, layout.pod_logs, layout.cdi, layout.containerd_root):
@@ -103,14 +104,28 @@ def write_node_files(layout: Layout, shim: Path) -> None:
         _write_json(config / f"gpus-{layout.gpu_profile}.json", document)
 
 
-def write_files(layout: Layout, shim: Path | None) -> None:
+def link_programs(layout: Layout, programs: Mapping[str, Path]) -> None:
+    """One folder with all programs, on the components' PATH.
+
+    containerd finds its shim there: for a shim set by path it loses the containers at a restart.
+    """
+    layout.programs.mkdir(parents=True, exist_ok=True)
+    for name, target in programs.items():
+        temporary = layout.programs / f".{name}"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target)
+        temporary.replace(layout.programs / name)
+
+
+def write_files(layout: Layout, programs: Mapping[str, Path]) -> None:
     for folder in (layout.config, layout.logs):
         folder.mkdir(parents=True, exist_ok=True)
+    link_programs(layout, programs)
     ensure_certificates(layout)
     _write_kubeconfigs(layout)
     _write_json(layout.config / "audit-policy.json", documents.audit_policy())
     _write_json(layout.config / "scheduler.json", documents.scheduler(layout))
     if layout.kwok:
         shutil.copyfile(KWOK_DOCUMENTS, layout.config / "kwok.yaml")
-    if layout.node and shim is not None:
-        write_node_files(layout, shim)
+    if layout.node:
+        write_node_files(layout)

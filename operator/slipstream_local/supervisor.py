@@ -15,9 +15,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from slipstream_local.errors import ComponentError
+from slipstream_local.layout import PROGRAMS_FOLDER
 from slipstream_local.state import ProcessRecord
 
 MARKER = "SLIPSTREAM_LOCAL_ROOT"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLL_S = 0.05
 LOG_LINES = 15
 START_TICKS_FIELD = 19  # of /proc/<pid>/stat, counted after the command name
@@ -42,7 +44,7 @@ def environment(root: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("GOMAXPROCS", "TZ") if name in os.environ}
     return {
         **kept,
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": f"{root / PROGRAMS_FOLDER}:{SYSTEM_PATH}",
         "HOME": str(root),
         MARKER: str(root),
     }

@@ -5,13 +5,14 @@ Works from what is there, not from what was recorded: a killed `up` records litt
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 from pathlib import Path
 
 from slipstream_local import containers, network, state, supervisor
 from slipstream_local.errors import ComponentError, LocalClusterError
-from slipstream_local.layout import RUN_DIR, Layout
+from slipstream_local.layout import RUN_DIR, Layout, Ports
 from slipstream_local.state import ClusterState
 
 CONTAINER_LOG_LINKS = Path("/var/log/containers")
@@ -19,6 +20,7 @@ CNI_RESULTS = Path("/var/lib/cni/results")
 DEVICE_PLUGIN_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
 CGROUPS = Path("/sys/fs/cgroup")
 MOUNT_ATTEMPTS = 5
+NO_PORTS = Ports(**dict.fromkeys((field.name for field in dataclasses.fields(Ports)), 0))
 
 
 def mounts_below(mountinfo: str, folders: tuple[Path, ...]) -> list[str]:
@@ -40,7 +42,10 @@ def _unmount(folders: tuple[Path, ...]) -> None:
         for point in points:
             # Lazy: a process that is about to die may still hold a file open.
             subprocess.run(
-                ["umount", "--lazy", point], capture_output=True, timeout=20, check=False
+                ["umount", "--lazy", "--no-mtab", point],
+                capture_output=True,
+                timeout=20,
+                check=False,
             )
     raise ComponentError(f"these mounts do not go: {', '.join(points)}")
 
@@ -55,7 +60,7 @@ def _remove_links(layout: Layout) -> None:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
+    if folder.is_dir() and not folder.is_mount() and not any(folder.iterdir()):
         folder.rmdir()
 
 
@@ -76,8 +81,9 @@ def _remove_fixed_paths() -> None:
         _remove_if_empty(folder)
     for hierarchy in (CGROUPS, *CGROUPS.iterdir()):
         group = hierarchy / containers.NAMESPACE
-        if group.is_dir():
-            group.rmdir()  # delete_all has emptied it; a cgroup's own files do not count
+        # Folders in it are containers, and after delete_all those of somebody else.
+        if group.is_dir() and not any(entry.is_dir() for entry in group.iterdir()):
+            group.rmdir()
 
 
 def _remove_node(current: ClusterState) -> None:
@@ -99,7 +105,9 @@ def remove(name: str, root: Path) -> bool:
     try:
         current = state.load(root)
     except LocalClusterError:
-        current = None  # an unreadable state file must not keep a cluster alive
+        # An unreadable state file must not keep a cluster alive: look for all there can be.
+        has_node = (RUN_DIR / name).exists()
+        current = ClusterState(Layout(name, root, NO_PORTS, node=has_node))
     marked = supervisor.marked_processes(root)
     if current is None and not marked and not root.exists():
         return False
