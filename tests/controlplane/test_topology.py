@@ -75,6 +75,14 @@ class Claims:
         arguments = [self._namespace, "create", "-f", "-"]
         kubectl.must(self._plane.kube, self._plane.kubeconfig, arguments, text)
 
+    def delete_pods(self) -> None:
+        """Returns when their GPUs are free: the next test needs them."""
+        for arguments in (
+            ["delete", "pods", "--all", "--timeout=60s"],
+            ["wait", "--for=delete", "resourceclaims", "--all", "--timeout=60s"],
+        ):
+            kubectl.must(self._plane.kube, self._plane.kubeconfig, [self._namespace, *arguments])
+
     def _get(self, *arguments: str) -> dict[str, Any]:
         return kubectl.get(self._plane.kube, self._plane.kubeconfig, self._namespace, *arguments)
 
@@ -118,9 +126,10 @@ def claims(control_plane: ControlPlane, nodes: dict[str, str]) -> Iterator[Claim
     namespace = f"topology-{secrets.token_hex(3)}"
     kube, kubeconfig = control_plane.kube, control_plane.kubeconfig
     kubectl.must(kube, kubeconfig, ["create", "namespace", namespace])
-    yield Claims(control_plane, namespace)
-    # The next test needs the GPUs: wait until the pods and with them the claims are gone.
-    kubectl.must(kube, kubeconfig, ["delete", "namespace", namespace, "--timeout=60s"])
+    made = Claims(control_plane, namespace)
+    yield made
+    made.delete_pods()
+    kubectl.must(kube, kubeconfig, ["delete", "namespace", namespace, "--wait=false"])
 
 
 EXPECTED = [
@@ -211,6 +220,7 @@ def test_without_numa_attributes_the_claim_skips_that_tier(
         claims.create(tiered_template("gpus", 4), wanted)
         assert claims.outcome("engine")[0] == "same-node"
     finally:
+        claims.delete_pods()
         kubectl.must(kube, kubeconfig, ["delete", "node", name])
 
 
