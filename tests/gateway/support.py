@@ -72,13 +72,15 @@ class Engine:
 
 
 @asynccontextmanager
-async def engine(name: str, behaviour: Behaviour = plain) -> AsyncIterator[Engine]:
+async def engine(
+    name: str, behaviour: Behaviour = plain, *, host: str = "127.0.0.1"
+) -> AsyncIterator[Engine]:
     made = Engine(name, behaviour)
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/{path:.*}", made.handle)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.2)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, host, 0)
     await site.start()
     made.port = runner.addresses[0][1]
     try:
@@ -193,7 +195,7 @@ async def front(
 async def eventually(condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:
     """Wait until something is so; the time is only a bound."""
     async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110  (what is awaited is on another process's side)
+        while not condition():  # noqa: ASYNC110  (a remote state)
             await asyncio.sleep(0.01)
 
 
