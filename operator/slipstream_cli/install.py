@@ -144,6 +144,9 @@ def _local_values() -> dict[str, Any]:
     from slipstream_local import values
 
     document = values.values({})
+    # One machine, two cores: a standby there protects from nothing that the node survives.
+    for component in ("operator", "gateway"):
+        document[component]["replicaCount"] = 1
     _mount_sample(document["engine"]["podDefaults"]["spec"], str(sample_folder()))
     return document
 
