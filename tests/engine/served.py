@@ -68,12 +68,12 @@ def wait_for(is_true: Any, what: str, timeout_s: float = 20) -> None:
         time.sleep(0.05)
 
 
-def config(model: Path, **sections: Any) -> dict[str, Any]:
+def config(path: Path, **sections: Any) -> dict[str, Any]:
     """engine.json for a checkpoint; `sections` are merged into its own."""
     document: dict[str, Any] = {
         "schemaVersion": 1,
         "revision": "r1",
-        "model": {"name": "tiny", "namespace": "agents", "path": str(model)},
+        "model": {"name": "tiny", "namespace": "agents", "path": str(path)},
         "server": {"host": "127.0.0.1", "port": 0, "tokenDir": None},
         "threads": 1,
     }

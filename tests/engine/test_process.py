@@ -42,8 +42,15 @@ class _Stream(threading.Thread):
         self.status: int | None = None
         self.lines: list[str] = []
         self.started = threading.Event()
+        self.is_cut = False
 
     def run(self) -> None:
+        try:
+            self._read()
+        except httpx.RemoteProtocolError:
+            self.is_cut = True
+
+    def _read(self) -> None:
         body = _body(self._max_tokens)
         with (
             httpx.Client(base_url=self._url, timeout=120) as client,
@@ -102,6 +109,8 @@ def test_draining_by_request_refuses_new_work_and_a_deadline_ends_the_rest(
         engine.process.send_signal(signal.SIGTERM)
         assert engine.exit_code() == 0
         assert time.monotonic() - began < 20
+        stream.join(10)
+        assert stream.is_cut
 
 
 def test_a_rank_that_is_killed_ends_every_request_and_the_process(

@@ -1,0 +1,100 @@
+"""The reference operations against independent, slow formulas and the library's own layers."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from slipstream_kernels import reference as ops
+from slipstream_kernels.reference import Span
+
+
+@pytest.fixture
+def rng() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+def test_rms_norm_equals_the_library(rng: torch.Generator) -> None:
+    x, weight = torch.randn(5, 12, generator=rng), torch.randn(12, generator=rng)
+    expected = torch.nn.functional.rms_norm(x, (12,), weight, 1e-5)
+    assert torch.allclose(ops.rms_norm(x, weight, 1e-5), expected, atol=1e-6)
+
+
+def test_rms_norm_of_bfloat16_is_computed_in_float32(rng: torch.Generator) -> None:
+    x = (100 * torch.randn(4, 64, generator=rng)).bfloat16()
+    weight = torch.ones(64).bfloat16()
+    expected = ops.rms_norm(x.float(), weight.float(), 1e-5)
+    result = ops.rms_norm(x, weight, 1e-5)
+    assert result.dtype is torch.bfloat16
+    assert torch.equal(result, expected.bfloat16())
+
+
+def test_rope_turns_each_pair_by_its_angle(rng: torch.Generator) -> None:
+    x = torch.randn(3, 2, 8, generator=rng)
+    angles = torch.rand(3, 4, generator=rng) * 6
+    result = ops.rope(x, angles.cos(), angles.sin())
+    pairs = torch.complex(x[..., :4], x[..., 4:])
+    turned = pairs * torch.polar(torch.ones(3, 1, 4), angles.unsqueeze(1))
+    assert torch.allclose(result, torch.cat((turned.real, turned.imag), -1), atol=1e-6)
+
+
+def test_silu_mul_takes_the_gate_first() -> None:
+    gate_up = torch.tensor([[1.0, -2.0, 3.0, 5.0]])
+    expected = [1 / (1 + math.exp(-1)) * 3, -2 / (1 + math.exp(2)) * 5]
+    assert torch.allclose(ops.silu_mul(gate_up), torch.tensor([expected]))
+
+
+def _attend(query: Tensor, keys: Tensor, values: Tensor, context: int) -> Tensor:
+    """One sequence, one loop a number: [tokens, heads, head_dim]."""
+    tokens, heads, size = query.shape
+    group = heads // keys.shape[1]
+    output = torch.zeros_like(query)
+    for token in range(tokens):
+        visible = context - tokens + token + 1
+        for head in range(heads):
+            scores = [
+                float(query[token, head] @ keys[place, head // group]) / math.sqrt(size)
+                for place in range(visible)
+            ]
+            weights = torch.tensor(scores).softmax(0)
+            for place in range(visible):
+                output[token, head] += weights[place] * values[place, head // group]
+    return output
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2), (6, 2), (4, 1)], ids=str)
+def test_paged_attention_equals_loops_over_scattered_pages(
+    heads: tuple[int, int], rng: torch.Generator
+) -> None:
+    num_heads, num_kv_heads = heads
+    size, page_tokens, num_pages = 8, 4, 12
+    # (tokens of the chunk, whole context, pages): a decode, a middle chunk, a whole prompt.
+    parts = [(1, 9, [7, 0, 3]), (5, 11, [2, 9, 5]), (6, 6, [11, 4])]
+    keys = torch.full((num_pages, page_tokens, num_kv_heads, size), float("nan"))
+    values = keys.clone()
+    query = torch.randn(12, num_heads, size, generator=rng)
+    expected, spans, row = [], [], 0
+    for count, context, pages in parts:
+        slots = torch.tensor(
+            [pages[i // page_tokens] * page_tokens + i % page_tokens for i in range(context)]
+        )
+        k = torch.randn(context, num_kv_heads, size, generator=rng)
+        v = torch.randn(context, num_kv_heads, size, generator=rng)
+        ops.write_kv(keys, slots, k)
+        ops.write_kv(values, slots, v)
+        spans.append(Span(row, row + count, context, slots))
+        expected.append(_attend(query[row : row + count], k, v, context))
+        row += count
+    result = ops.paged_attention(query, keys, values, spans)
+    assert torch.allclose(result, torch.cat(expected), atol=1e-5)
+
+
+def test_write_kv_changes_the_named_rows_and_no_other(rng: torch.Generator) -> None:
+    pool = torch.zeros(3, 2, 1, 4)
+    rows = torch.randn(2, 1, 4, generator=rng)
+    ops.write_kv(pool, torch.tensor([5, 0]), rows)
+    flat = pool.view(6, 1, 4)
+    assert torch.equal(flat[5], rows[0])
+    assert torch.equal(flat[0], rows[1])
+    assert int(flat[1:5].count_nonzero()) == 0

@@ -1,0 +1,221 @@
+"""GGUF files: the same numbers as the folder they came from, and clear refusals of the rest."""
+
+import contextlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipstream_weights import source
+from slipstream_weights.errors import ModelInvalid, ModelNotFound
+from tests.engine import tiny
+from tests.weights import gguf_files
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+def test_a_file_gives_back_the_tensors_that_were_written(
+    tmp_path: Path, architecture: str, is_tied: bool
+) -> None:
+    document = tiny.config(architecture, tie_word_embeddings=is_tied)
+    tensors = gguf_files.values(document)
+    opened = source.open_checkpoint(gguf_files.write(tmp_path / "m.gguf", document, tensors))
+    found = dict(opened.tensors())
+    assert set(found) == set(tensors)
+    for name, array in found.items():
+        assert array.dtype == np.float32
+        assert np.array_equal(array, tensors[name]), name
+
+
+def test_a_file_and_a_folder_of_one_model_have_one_description(tmp_path: Path) -> None:
+    for architecture in ("llama", "qwen2", "qwen3"):
+        document = tiny.config(architecture, rms_norm_eps=0.5)
+        path = gguf_files.write(
+            tmp_path / f"{architecture}.gguf", document, gguf_files.values(document)
+        )
+        folder = tiny.write(tmp_path / architecture, document)
+        one, other = source.open_checkpoint(path), source.open_checkpoint(folder)
+        assert one.checkpoint == other.checkpoint
+
+
+@pytest.mark.parametrize(
+    ("kind", "tolerance"),
+    [
+        (GGMLQuantizationType.F16, 1e-3),
+        (GGMLQuantizationType.BF16, 1e-2),
+        (GGMLQuantizationType.Q8_0, 5e-3),
+        (GGMLQuantizationType.Q4_0, 6e-2),
+        (GGMLQuantizationType.Q4_1, 6e-2),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_quantised_tensors_come_back_near_what_they_were(
+    tmp_path: Path, kind: GGMLQuantizationType, tolerance: float
+) -> None:
+    document = tiny.config(intermediate_size=128)
+    tensors = gguf_files.values(document)
+    path = gguf_files.write(tmp_path / "m.gguf", document, tensors, kind=kind)
+    for name, array in source.open_checkpoint(path).tensors():
+        assert float(np.abs(array - tensors[name]).max()) < tolerance
+
+
+def test_its_tokeniser_encodes_and_ends_as_the_original(tmp_path: Path) -> None:
+    document = tiny.config()
+    path = gguf_files.write(tmp_path / "m.gguf", document, gguf_files.values(document))
+    text_model = source.open_checkpoint(path).text_model()
+    for text in ("def add(left, right):", "<|im_start|>user", "naïve 🙂"):
+        ids = text_model.tokenizer.encode(text).ids
+        assert text_model.tokenizer.decode(ids, skip_special_tokens=False) == text
+    assert text_model.end_tokens == {0, 1}
+    assert (text_model.bos_token, text_model.eos_token) == ("<|endoftext|>", "<|im_end|>")
+    assert text_model.chat_template == tiny.CHAT_TEMPLATE
+
+
+def test_the_beginning_token_is_put_before_text_where_the_file_says_so(tmp_path: Path) -> None:
+    document = tiny.config()
+    tensors = gguf_files.values(document)
+    for add_bos in (True, False):
+        path = gguf_files.write(
+            tmp_path / f"{add_bos}.gguf", document, tensors, fields={"add_bos": add_bos}
+        )
+        tokenizer = source.open_checkpoint(path).text_model().tokenizer
+        assert (tokenizer.encode("hello").ids[0] == 0) == add_bos
+        assert tokenizer.encode("hello", add_special_tokens=False).ids[0] != 0
+
+
+_DIGITS = {"smollm": ["1", "2", "3", "4"], "llama-bpe": ["123", "4"], "qwen2": ["1", "2", "3", "4"]}
+
+
+@pytest.mark.parametrize(("name", "parts"), _DIGITS.items(), ids=_DIGITS)
+def test_each_pre_tokeniser_splits_numbers_in_its_own_way(
+    tmp_path: Path, name: str, parts: list[str]
+) -> None:
+    document = tiny.config()
+    path = gguf_files.write(
+        tmp_path / "m.gguf", document, gguf_files.values(document), fields={"pre": name}
+    )
+    splitter = source.open_checkpoint(path).text_model().tokenizer.pre_tokenizer
+    assert splitter is not None
+    assert [part for part, _ in splitter.pre_tokenize_str("1234")] == parts
+
+
+_REFUSED_TEXT: dict[str, tuple[dict[str, Any], str]] = {
+    "another tokenizer": ({"model": "llama"}, "tokenizer 'llama' is not supported"),
+    "another pre-tokenizer": ({"pre": "gpt-9"}, "pre-tokenizer 'gpt-9' is not supported"),
+    "no pre-tokenizer": ({"pre": None}, "pre-tokenizer None is not supported"),
+    "a merge of one token": ({"merges": ["abc"]}, "not a merge"),
+    "a merge of unknown tokens": ({"merges": ["zz yy"]}, "cannot be built"),
+    "an end token outside": ({"eos": 5000}, "not in the vocabulary"),
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), _REFUSED_TEXT.values(), ids=_REFUSED_TEXT)
+def test_an_unusable_tokeniser_is_refused_by_name(
+    tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    document = tiny.config()
+    path = gguf_files.write(
+        tmp_path / "m.gguf", document, gguf_files.values(document), fields=fields
+    )
+    with pytest.raises(ModelInvalid, match=message):
+        source.open_checkpoint(path).text_model()
+
+
+def test_another_architecture_is_refused_by_its_name(tmp_path: Path) -> None:
+    document = {**tiny.config(), "model_type": "mamba"}
+    path = gguf_files.write(tmp_path / "m.gguf", document, gguf_files.values(tiny.config()))
+    with pytest.raises(ModelInvalid, match="architecture 'mamba' is not supported"):
+        source.open_checkpoint(path)
+
+
+@pytest.mark.parametrize("change", ["missing", "left over", "mis-shaped"])
+def test_wrong_tensors_are_refused_by_name(tmp_path: Path, change: str) -> None:
+    document = tiny.config()
+    tensors = gguf_files.values(document)
+    name = "model.layers.1.mlp.up_proj.weight"
+    if change == "missing":
+        del tensors[name]
+    elif change == "left over":
+        name = "model.layers.2.mlp.up_proj.weight"
+        tensors[name] = tensors["model.layers.1.mlp.up_proj.weight"]
+    else:
+        tensors[name] = tensors[name][:-1]
+    path = gguf_files.write(tmp_path / "m.gguf", document, tensors)
+    with pytest.raises(ModelInvalid) as caught:
+        source.open_checkpoint(path)
+    assert caught.value.tensor == name
+    assert caught.value.path == str(path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    document = tiny.config()
+    path = tmp_path_factory.mktemp("gguf") / "m.gguf"
+    return gguf_files.write(path, document, gguf_files.values(document)).read_bytes()
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_a_file_cut_anywhere_is_refused_and_never_crashes(
+    whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    # Padding at the end of the last tensor may go unseen; everything before it may not.
+    length = data.draw(st.integers(0, len(whole) - 64))
+    path = tmp_path_factory.getbasetemp() / "cut.gguf"
+    path.write_bytes(whole[:length])
+    with pytest.raises(ModelInvalid):
+        source.open_checkpoint(path)
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_header_with_a_changed_byte_is_read_or_refused_and_never_crashes(
+    whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    damaged = bytearray(whole)
+    place = data.draw(st.integers(0, 12000))
+    damaged[place] ^= data.draw(st.integers(1, 255))
+    path = tmp_path_factory.getbasetemp() / "damaged.gguf"
+    path.write_bytes(damaged)
+    with contextlib.suppress(ModelInvalid):
+        source.open_checkpoint(path).text_model()
+
+
+def test_absurd_counts_take_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k"
+    path.write_bytes(head + struct.pack("<IIQ", 9, 10, 1 << 60))
+    with pytest.raises(ModelInvalid, match="cut short"):
+        source.open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot be read"),
+        (b"GGML" + b"\0" * 40, "not a GGUF file"),
+        (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9"),
+    ],
+    ids=["empty", "another kind", "another version"],
+)
+def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelInvalid, match=message):
+        source.open_checkpoint(path)
+
+
+def test_a_path_without_anything_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="no such file"):
+        source.open_checkpoint(tmp_path / "m.gguf")
+
+
+def test_a_file_of_another_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"x")
+    with pytest.raises(ModelInvalid, match=r"neither a folder nor a \.gguf file"):
+        source.open_checkpoint(tmp_path / "model.bin")
