@@ -80,8 +80,8 @@ class Cluster:
         """Every object of a kind (with its selectors), and the version of the list."""
         items: list[Document] = []
         query: dict[str, str] = {"limit": str(_PAGE_LEN)}
-        if kind.selector:
-            query["labelSelector"] = kind.selector
+        if kind.labels:
+            query["labelSelector"] = kind.labels
         if kind.fields:
             query["fieldSelector"] = kind.fields
         while True:

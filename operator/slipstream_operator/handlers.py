@@ -49,10 +49,11 @@ def settings() -> kopf.OperatorSettings:
     result.watching.client_timeout = _CLIENT_TIMEOUT_S
     result.process.ultimate_exiting_timeout = None
     for kind in kinds.WATCHED:
-        if kind.selector:
-            result.watching.label_selectors[kind.group, kind.version, kind.plural] = kind.selector
+        resource = (kind.group, kind.version, kind.plural)
+        if kind.labels:
+            result.watching.label_selectors[resource] = kind.labels
         if kind.fields:
-            result.watching.field_selectors[kind.group, kind.version, kind.plural] = kind.fields
+            result.watching.field_selectors[resource] = kind.fields
     return result
 
 

@@ -17,7 +17,7 @@ class Kind:
     version: str
     kind: str
     plural: str
-    selector: str | None = OURS
+    labels: str | None = OURS
     fields: str | None = None
 
     @property

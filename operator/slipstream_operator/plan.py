@@ -76,8 +76,8 @@ def plan(
     goal, accepted = _goal(model, observed, settings)
     if goal is None:
         return _finish(model, observed, now, None, accepted, None, (), ())
-    known = [r.rendered for r in _known(observed, goal)]
-    by_revision = {rendered.revision: rendered for rendered in known}
+    recorded = [revisions.read(document) for document in observed.revisions]
+    by_revision = {r.revision: r for r in (*recorded, goal.rendered) if r is not None}
     step = rollout.next_step(
         Fleet(
             target=goal.rendered.revision,
@@ -151,16 +151,6 @@ def _first_error(error: ValidationError) -> str:
     for part in first["loc"]:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
     return f"{path}: {first['msg']}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    rendered: Rendered
-
-
-def _known(observed: Observed, goal: _Goal) -> Sequence[_Known]:
-    found = [revisions.read(document) for document in observed.revisions]
-    return [_Known(r) for r in found if r is not None] + [_Known(goal.rendered)]
 
 
 def _revision_children(

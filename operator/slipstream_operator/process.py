@@ -86,6 +86,7 @@ class Operator:
             on_change=self._wake,
         )
         server = await self._health.serve(self._config.metrics_port)
+        await self._wait_for_kinds()
         workers = [self._work() for _ in range(_WORKERS)]
         others = [
             self._health.sample(),
@@ -168,7 +169,22 @@ class Operator:
             return sorted({*self._config.namespaces, self._config.operator_namespace})
         return self._config.namespaces
 
+    def _namespaces(self, kind: Kind) -> Sequence[str | None]:
+        return self._scope(kind) or [None]
+
     # Listings
+
+    async def _wait_for_kinds(self) -> None:
+        """kopf watches only kinds that are served when it starts."""
+        while True:
+            try:
+                for kind in kinds.WATCHED:
+                    for namespace in self._namespaces(kind):
+                        await self._cluster.list(kind, namespace)
+                return
+            except ClusterError as error:
+                log.warning("not ready to start: %s", error)
+                await asyncio.sleep(_RELIST_PAUSE_S)
 
     async def _keep_listed(self) -> None:
         """Our own list after each of kopf's: it also tells what was deleted in a gap."""
@@ -195,8 +211,7 @@ class Operator:
             await asyncio.sleep(_RELIST_PAUSE_S)
 
     async def _list(self, kind: Kind) -> None:
-        namespaces: Sequence[str | None] = self._scope(kind) or [None]
-        for namespace in namespaces:
+        for namespace in self._namespaces(kind):
             items, version = await self._cluster.list(kind, namespace)
             for document in self._cache.replace(kind, items, version, namespace=namespace):
                 self._wake(kind, document)

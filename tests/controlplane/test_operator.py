@@ -333,6 +333,21 @@ def test_a_killed_operator_loses_nothing_and_a_new_default_restarts_nobody(
         assert pods_of(api, "stays", namespace) == before
 
 
+def test_an_api_server_that_was_away_is_found_again(
+    control_plane: ControlPlane, api: Api, operator: OperatorProcess
+) -> None:
+    kit.create_model(api, SHARED, kit.model("patient"))
+    api.wait_condition(SHARED, "patient", "Ready", "True")
+    before = pods_of(api, "patient")
+    control_plane.restart("kube-apiserver")
+    kit.patch_model(api, SHARED, "patient", {"scaling": {"replicas": 2}})
+    api.wait_condition(SHARED, "patient", "Ready", "True")
+    assert before.items() <= pods_of(api, "patient").items()
+    assert len(pods_of(api, "patient")) == 2
+    assert operator.process.poll() is None
+    assert operator.get("/healthz").status_code == 200
+
+
 def test_an_unusable_configuration_ends_with_its_field(tmp_path: Path) -> None:
     with kit.operator(tmp_path / "kubeconfig", tmp_path, "bad", None, leaseDurationS=0) as process:
         assert process.process.wait(20) == 1
