@@ -177,7 +177,7 @@ def test_a_reader_of_observations_gets_each_once_and_learns_what_it_missed() -> 
     late = ring.after(10)
     assert late["last"] == 5000
     assert late["missed"] == 5000 - 4096 - 10
-    assert [one["number"] for one in late["observations"]][0] == 5000 - 4096 + 1
+    assert next(one["number"] for one in late["observations"]) == 5000 - 4096 + 1
     assert [one["number"] for one in ring.after(4998)["observations"]] == [4999, 5000]
     assert ring.after(5000)["observations"] == []
     json.dumps(late)

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from slipstream_cli import install
 from slipstream_engine.chat import ChatTemplate
@@ -115,30 +117,28 @@ def test_log_probabilities_after_each_prompt_are_within_1e_4_of_the_reference(
         assert float((ours - theirs).abs().max()) < 1e-4
 
 
-def test_the_tokeniser_of_the_file_equals_llama_cpp(path: Path, text_model: TextModel) -> None:
-    from llama_cpp import Llama
+@pytest.fixture(scope="module")
+def their_tokenizer(path: Path) -> Any:
+    from transformers import AutoTokenizer
 
-    other = Llama(str(path), vocab_only=True, verbose=False)
-    texts = [
-        *_TASKS,
-        "  leading spaces\n\n\ttabs and 007 numbers 3.14159",
-        "x = {'a': [1, 2, 3]}\r\n# naïve café\u00a0– 東京 🙂🙂",
-        "I'll we've they're don't",
-        "<|im_start|>user\nhi<|im_end|>\n",
-        "",
-    ]
-    for text in texts:
-        ours = text_model.tokenizer.encode(text, add_special_tokens=False).ids
-        theirs = other.tokenize(text.encode(), add_bos=False, special=True)
-        assert ours == theirs, text
+    return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+
+
+@given(text=st.one_of(st.text(), st.text(alphabet="ab '\n\t019é東🙂_(){}<|>", max_size=40)))
+@example("  leading spaces\n\n\ttabs and 007 numbers 3.14159")
+@example("x = {'a': [1, 2, 3]}\r\n# naïve café\u00a0– 東京 🙂🙂")
+@example("I'll we've they're don't")
+@example("<|im_start|>user\nhi<|im_end|>\n")
+def test_the_tokeniser_of_the_file_equals_transformers(
+    text_model: TextModel, their_tokenizer: Any, text: str
+) -> None:
+    ours = text_model.tokenizer.encode(text, add_special_tokens=False).ids
+    assert ours == their_tokenizer.encode(text, add_special_tokens=False)
 
 
 def test_the_chat_prompt_equals_what_transformers_renders(
-    path: Path, text_model: TextModel
+    text_model: TextModel, their_tokenizer: Any
 ) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
     conversations = [
         [{"role": "user", "content": "Hi"}],
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?\n"}],
@@ -151,7 +151,7 @@ def test_the_chat_prompt_equals_what_transformers_renders(
     template = ChatTemplate(text_model)
     for conversation in conversations:
         ours = template.render([Message.model_validate(message) for message in conversation])
-        theirs = tokenizer.apply_chat_template(
+        theirs = their_tokenizer.apply_chat_template(
             conversation, tokenize=False, add_generation_prompt=True
         )
         assert ours == theirs
