@@ -5,6 +5,7 @@ from pathlib import Path
 
 def serve(config: Path) -> int:
     """Serve until SIGTERM; the exit code of the process."""
-    from slipstream_gateway import process
+    from slipstream_gateway import logs, process
 
+    logs.set_up()
     return process.serve(config)

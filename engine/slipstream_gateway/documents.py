@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from slipstream_api import names
 from slipstream_api.modelroute import ModelRouteSpec, ModelRouteStatus
 from slipstream_gateway.table import Endpoint, Route, ServiceSlice, TrackSpec
-from slipstream_gateway.view import SeenRoute, Tokens
+from slipstream_gateway.tokens import Tokens
+from slipstream_gateway.view import SeenRoute
 
 LABEL_SERVICE = "kubernetes.io/service-name"
 

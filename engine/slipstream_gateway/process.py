@@ -12,7 +12,7 @@ from typing import Any
 from lightkube.core.exceptions import ConfigError as KubeConfigError
 
 from slipstream_api import config as configs
-from slipstream_api import failure
+from slipstream_api import failure, names
 from slipstream_api.conditions import Reason
 from slipstream_api.config import ConfigError, GatewayConfig
 from slipstream_api.failure import StartupFailure
@@ -33,20 +33,18 @@ log = logging.getLogger("slipstream.gateway")
 UNREADY_GRACE_S = 3.0
 
 
-def serve(path: Path) -> int:
+def serve(path: Path, termination_log: Path = Path(names.TERMINATION_LOG)) -> int:
     """Serve until SIGTERM. 0: drained; 1: could not start, and said why."""
-    logs.set_up()
     try:
         config = configs.load(GatewayConfig, path)
         identity = read_identity(os.environ)
-    except ConfigError as error:
-        return _fail(error.message, error.field)
-    try:
         asyncio.run(run(config, identity))
+    except ConfigError as error:
+        return _fail(error.message, error.field, termination_log)
     except KubeConfigError as error:
-        return _fail(f"no way to the Kubernetes API: {error}", "")
+        return _fail(f"no way to the Kubernetes API: {error}", "", termination_log)
     except OSError as error:
-        return _fail(f"cannot listen: {error}", "port")
+        return _fail(f"cannot listen: {error}", "port", termination_log)
     return 0
 
 
@@ -58,9 +56,9 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
     return Identity(values[0], values[1], uid=environment.get("POD_UID") or None)
 
 
-def _fail(message: str, field: str) -> int:
+def _fail(message: str, field: str, termination_log: Path) -> int:
     log.error("cannot start: %s", message)
-    failure.write(StartupFailure(Reason.CONFIG_INVALID.value, message, field))
+    failure.write(StartupFailure(Reason.CONFIG_INVALID.value, message, field), termination_log)
     return 1
 
 

@@ -197,7 +197,7 @@ class Proxy:
     def _headers(self, request: web.Request, flight: _Flight, target: Target) -> dict[str, str]:
         return headers.to_engine(
             request.headers,
-            token=self._view.token(target.model.namespace),
+            token=self._view.token(target.model.namespace, time.monotonic()),
             model=target.model.qualified_name,
             session=self._session_hash(flight, target.model),
             request_id=flight.request_id,
@@ -205,7 +205,7 @@ class Proxy:
 
     def _session_hash(self, flight: _Flight, model: Model) -> str:
         """Equal in all gateways and engines of a namespace until its token is rotated."""
-        token = self._view.token(model.namespace)
+        token = self._view.token(model.namespace, time.monotonic())
         key = self._own_key if token is None else hashlib.sha256(token.encode()).digest()
         return session.keyed_hash(flight.digest, key)
 
@@ -219,11 +219,16 @@ class Proxy:
         flight.status = answer.status
         flight.streamed = answer.content_type == _EVENT_STREAM
         tail = Tail(is_event_stream=flight.streamed)
+        if flight.streamed:
+            # Understood by nginx, which otherwise collects a stream before it passes it on.
+            response.headers.setdefault("x-accel-buffering", "no")
         try:
             await self._pass_on(request, response, flight, answer, tail)
         except _ClientGone:
             flight.disconnect = True
             flight.error_class = "client_disconnect"
+            if request.transport is not None:
+                request.transport.abort()  # it takes no more bytes, of an ending neither
         except _EngineBroke:
             flight.error_class = "engine_broke"
             await self._break_off(request, response, tail, is_event_stream=flight.streamed)
@@ -253,8 +258,9 @@ class Proxy:
                 flight.ttft_s = time.monotonic() - flight.started_s
             tail.feed(chunk)
             try:
-                await response.write(chunk)
-            except ConnectionError as error:
+                async with asyncio.timeout(self._config.read_timeout_s):
+                    await response.write(chunk)
+            except (ConnectionError, TimeoutError) as error:
                 raise _ClientGone from error
         try:
             await response.write_eof()

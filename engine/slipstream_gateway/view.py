@@ -11,17 +11,9 @@ from typing import Generic, TypeVar
 
 from slipstream_gateway import table
 from slipstream_gateway.table import Route, RoutingTable, ServiceSlice
+from slipstream_gateway.tokens import InUse, Tokens, next_in_use
 
 Key = tuple[str, str]  # namespace, name
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """The internal token of one namespace: `accepted` holds both halves of a rotation."""
-
-    namespace: str
-    current: str | None = field(repr=False)
-    accepted: tuple[str, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +64,7 @@ class View:
         self.slices: _Store[ServiceSlice] = _Store()
         self.tokens: _Store[Tokens] = _Store()
         self.table: RoutingTable = table.EMPTY
+        self._in_use: dict[str, InUse] = {}
         self.is_in_use = False
         self.stale = asyncio.Event()
         self.changed = asyncio.Event()
@@ -121,9 +114,14 @@ class View:
             if seen is not None:
                 items[done.namespace, done.name] = replace(seen, acknowledged=done.generation)
 
-    def token(self, namespace: str) -> str | None:
-        """What engines of this namespace believe."""
-        return next((t.current for t in self.tokens.values() if t.namespace == namespace), None)
+    def token(self, namespace: str, now_s: float) -> str | None:
+        """What engines of this namespace believe; None while it has no Secret."""
+        tokens = next((t for t in self.tokens.values() if t.namespace == namespace), None)
+        if tokens is None:
+            return None
+        in_use = next_in_use(tokens, self._in_use.get(namespace), now_s)
+        self._in_use[namespace] = in_use
+        return in_use.value
 
     def namespaces_of_token(self, presented: str) -> frozenset[str]:
         """The namespaces whose internal token this is, compared in constant time."""

@@ -19,8 +19,9 @@ from slipstream_gateway.observations import Ring
 from slipstream_gateway.proxy import Proxy
 from slipstream_gateway.server import Server
 from slipstream_gateway.table import Endpoint, Route, ServiceSlice, TrackSpec
+from slipstream_gateway.tokens import Tokens
 from slipstream_gateway.upstream import Engines
-from slipstream_gateway.view import SeenRoute, Tokens, View
+from slipstream_gateway.view import SeenRoute, View
 
 SCOPE = "*"
 TOKEN = "token-of-agents"
@@ -134,6 +135,7 @@ class Front:
     metrics: Metrics
     client: aiohttp.ClientSession
     url: str
+    port: int
 
     def put(self, routes: list[Route], slices: list[ServiceSlice]) -> None:
         """What watches would have brought."""
@@ -182,7 +184,7 @@ async def front(
     port = await server.start()
     view.tokens.replace(SCOPE, {("agents", "t"): Tokens("agents", TOKEN, (TOKEN, "old-token"))})
     async with asyncio.timeout(30), aiohttp.ClientSession() as client:
-        made = Front(view, server, metrics, client, f"http://127.0.0.1:{port}")
+        made = Front(view, server, metrics, client, f"http://127.0.0.1:{port}", port)
         if routes is not None:
             made.put(routes, slices or [])
         try:

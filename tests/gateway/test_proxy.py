@@ -312,6 +312,26 @@ async def test_a_silent_engine_is_given_up() -> None:
         assert a.gone.is_set()
 
 
+async def test_a_client_that_reads_nothing_is_given_up() -> None:
+    async def pour(request: web.Request) -> web.StreamResponse:
+        response = await begin_stream(request)
+        while True:
+            await response.write(event("x" * 60_000))
+
+    async with (
+        engine("a", pour) as a,
+        front([route()], [service_slice({"a": a.port})], read_timeout_s=1) as gateway,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        body = json.dumps(CHAT).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await asyncio.wait_for(a.gone.wait(), WAIT_S)
+        writer.close()
+        assert (await gateway.observations())[0]["disconnect"] is True
+
+
 async def test_requests_go_where_the_least_are_outstanding() -> None:
     go_on = asyncio.Event()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from slipstream_gateway.view import Tokens
+from slipstream_gateway.tokens import Tokens
 from tests.gateway.support import (
     CHAT,
     DONE,

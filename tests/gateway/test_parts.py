@@ -1,0 +1,317 @@
+"""The small pure parts: Kubernetes documents, the view, the ring, the tail, the tokens."""
+
+import base64
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream_api import failure
+from slipstream_gateway import documents, process, tokens
+from slipstream_gateway.documents import DocumentError
+from slipstream_gateway.observations import Observation, Ring, Usage
+from slipstream_gateway.tail import Tail
+from slipstream_gateway.tokens import InUse, Tokens
+from slipstream_gateway.view import Acknowledgement, SeenRoute, View
+from tests.gateway.support import DONE, SCOPE, event, route, service_slice
+
+METADATA = {
+    "namespace": "agents",
+    "name": "coder",
+    "uid": "u",
+    "generation": 3,
+    "creationTimestamp": "2026-01-01T00:00:00Z",
+}
+TRACK = {"name": "stable", "revision": "r", "service": "s", "port": 8000, "weight": 10_000}
+
+
+def route_document(**changes: Any) -> dict[str, Any]:
+    spec = {"model": "coder", "names": ["coder"], "tracks": [TRACK], **changes}
+    entries = [
+        {"name": "gw-1", "namespace": "n", "observedGeneration": 2},
+        {"name": "gw-2", "namespace": "n", "observedGeneration": 3},
+    ]
+    return {"metadata": METADATA, "spec": spec, "status": {"gateways": entries}}
+
+
+def test_a_route_document_is_read_with_this_gateways_own_acknowledgement() -> None:
+    track = {**TRACK, "drainingPods": ["p"]}
+    seen = documents.route(route_document(tracks=[track]), "gw-1")
+    assert (seen.route.generation, seen.acknowledged) == (3, 2)
+    assert seen.route.tracks[0].draining_pods == frozenset({"p"})
+    assert documents.route(route_document(), "gw-9").acknowledged is None
+
+
+def test_fields_of_a_newer_operator_are_passed_over() -> None:
+    newer = route_document(scaling={"x": 1}, tracks=[{**TRACK, "future": True}])
+    assert documents.route(newer, "gw-1") == documents.route(route_document(), "gw-1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [({"names": 7}, "names"), ({"tracks": [{**TRACK, "weight": -1}]}, "tracks.0.weight")],
+)
+def test_a_route_that_cannot_be_read_is_named_with_its_field(
+    changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(DocumentError, match=f"agents/coder: {field}"):
+        documents.route(route_document(**changes), "gw-1")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "is_ready"),
+    [
+        ({"ready": True}, True),
+        ({"ready": False}, False),
+        ({}, True),
+        (None, True),
+        ({"ready": None}, True),
+        ({"ready": False, "serving": True, "terminating": True}, False),
+        ({"ready": True, "serving": True, "terminating": True}, False),
+    ],
+    ids=str,
+)
+def test_an_endpoint_is_ready_unless_it_says_otherwise_or_is_ending(
+    conditions: Mapping[str, Any] | None, is_ready: bool
+) -> None:
+    endpoint = {"addresses": ["10.0.0.1"], "conditions": conditions, "targetRef": {"name": "p"}}
+    part = documents.service_slice(
+        {
+            "metadata": {**METADATA, "labels": {"kubernetes.io/service-name": "s"}},
+            "ports": [{"name": "metrics", "port": 1}, {"name": "http", "port": 2}],
+            "endpoints": [endpoint],
+        }
+    )
+    assert part.service == "s"
+    [read] = part.endpoints
+    assert (read.pod, read.port, read.is_ready) == ("p", 2, is_ready)
+
+
+@pytest.mark.parametrize(
+    ("ports", "port"),
+    [
+        (None, None),
+        ([], None),
+        ([{"port": 5}], 5),
+        ([{"name": "a", "port": 1}, {"name": "b", "port": 2}], None),
+    ],
+    ids=str,
+)
+def test_a_port_without_a_name_counts_only_alone(ports: Any, port: int | None) -> None:
+    document = {"metadata": METADATA, "ports": ports, "endpoints": [{"addresses": ["h"]}]}
+    assert documents.service_slice(document).endpoints[0].port == port
+
+
+def test_a_token_secret_is_read_and_never_shown() -> None:
+    data = {key: base64.b64encode(key.encode() * 3).decode() for key in ("current", "previous")}
+    read = documents.tokens({"metadata": METADATA, "data": {**data, "other": "!"}})
+    assert read.current == "current" * 3
+    assert read.accepted == ("current" * 3, "previous" * 3)
+    assert "currentcurrent" not in repr(read)
+    assert documents.tokens({"metadata": METADATA}).accepted == ()
+    with pytest.raises(DocumentError):
+        documents.tokens({"metadata": METADATA, "data": {"current": "not base64!"}})
+
+
+def test_after_a_rotation_the_old_token_is_sent_until_the_new_one_has_arrived() -> None:
+    first = tokens.next_in_use(Tokens("n", "a", ("a",)), None, 0.0)
+    rotated = Tokens("n", "b", ("b", "a"))
+    at_once = tokens.next_in_use(rotated, first, 1000.0)
+    later = tokens.next_in_use(rotated, at_once, 1000.0 + tokens.SETTLE_S - 1)
+    settled = tokens.next_in_use(rotated, later, 1000.0 + tokens.SETTLE_S)
+    assert [it.value for it in (first, at_once, later, settled)] == ["a", "a", "a", "b"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from("abc"), st.floats(0, 400)), min_size=1
+    )
+)
+def test_what_is_sent_is_always_accepted(steps: list[tuple[str, str, float]]) -> None:
+    in_use: InUse | None = None
+    now_s = 0.0
+    for current, previous, passed_s in steps:
+        now_s += passed_s
+        in_use = tokens.next_in_use(Tokens("n", current, (current, previous)), in_use, now_s)
+        assert in_use.value in (current, previous)
+
+
+def test_the_table_is_not_in_use_before_everything_was_listed() -> None:
+    view = View(["a", "b"])
+    for scope in ("a", "b"):
+        for store in (view.routes, view.slices, view.tokens):
+            view.refresh()
+            assert not view.is_in_use
+            store.replace(scope, {})
+    assert view.refresh()
+    assert view.is_in_use
+
+
+def test_only_a_generation_that_is_in_use_is_acknowledged() -> None:
+    view = View([SCOPE])
+    key = ("agents", "coder")
+    view.slices.replace(SCOPE, {})
+    view.tokens.replace(SCOPE, {})
+    view.routes.replace(SCOPE, {key: SeenRoute(route(generation=1), None)})
+    assert view.unacknowledged() == []
+    view.refresh()
+    first = Acknowledgement("agents", "coder", 1)
+    assert view.unacknowledged() == [first]
+    view.routes.set(SCOPE, key, SeenRoute(route(generation=2), None))
+    assert view.unacknowledged() == [first], "2 is known, and not in use"
+    view.note_acknowledged(first)
+    view.refresh()
+    assert view.unacknowledged() == [Acknowledgement("agents", "coder", 2)]
+    view.note_acknowledged(Acknowledgement("agents", "coder", 2))
+    assert view.unacknowledged() == []
+    view.routes.set(SCOPE, key, SeenRoute(route(generation=2), None))
+    assert len(view.unacknowledged()) == 1, "somebody took the entry away"
+
+
+def test_a_refresh_says_whether_the_table_changed() -> None:
+    view = View([SCOPE])
+    view.tokens.replace(SCOPE, {})
+    view.routes.replace(SCOPE, {("agents", "coder"): SeenRoute(route(), None)})
+    view.slices.replace(SCOPE, {})
+    assert view.refresh()
+    assert not view.refresh()
+    view.slices.set(SCOPE, ("agents", "x"), service_slice({"a": 1}))
+    assert view.refresh()
+    view.slices.set(SCOPE, ("agents", "x"), None)
+    assert view.refresh()
+
+
+def observation(namespace: str = "agents", **more: Any) -> Observation:
+    return Observation(
+        time_s=1.0,
+        namespace=namespace,
+        model="coder",
+        track="stable",
+        revision="r",
+        session="s",
+        status=200,
+        duration_s=0.5,
+        streamed=False,
+        disconnect=False,
+        **more,
+    )
+
+
+def ids(page: dict[str, Any]) -> list[int]:
+    return [item["id"] for item in page["observations"]]
+
+
+def test_a_reader_that_asks_with_next_sees_everything_once() -> None:
+    ring = Ring(100, "gw/1")
+    seen: list[int] = []
+    after = 0
+    for burst in (3, 0, 7, 1):
+        for _ in range(burst):
+            ring.append(observation())
+        while True:
+            page = ring.after(after, 2)
+            assert page["lost"] == 0
+            seen += ids(page)
+            after = page["next"]
+            if not page["observations"]:
+                break
+    assert seen == list(range(1, 12))
+
+
+def test_the_ring_is_bounded_and_says_what_it_lost() -> None:
+    ring = Ring(3, "gw/1")
+    for _ in range(10):
+        ring.append(observation())
+    page = ring.after(2, 10)
+    assert (ids(page), page["lost"], page["next"]) == ([8, 9, 10], 5, 10)
+    assert ring.after(10, 10)["lost"] == 0
+
+
+def test_a_number_of_the_process_before_starts_anew() -> None:
+    ring = Ring(3, "gw/2")
+    ring.append(observation())
+    page = ring.after(5000, 10)
+    assert (ids(page), page["instance"]) == ([1], "gw/2")
+
+
+def test_another_namespaces_observations_are_passed_over_without_a_stop() -> None:
+    ring = Ring(10, "gw/1")
+    for namespace in ("a", "b", "b", "a"):
+        ring.append(observation(namespace))
+    page = ring.after(0, 1, {"a"})
+    assert (ids(page), page["next"]) == ([1], 1)
+    page = ring.after(1, 1, {"a"})
+    assert (ids(page), page["next"]) == ([4], 4)
+    assert ring.after(0, 10, {"c"})["next"] == 4
+
+
+def test_a_field_without_a_source_is_absent() -> None:
+    ring = Ring(10, "gw/1")
+    ring.append(observation())
+    ring.append(observation(usage=Usage(3, 2), ttft_s=0.1))
+    plain, full = ring.after(0, 10)["observations"]
+    assert not {"ttft_s", "input_tokens", "error_class", "usage"} & plain.keys()
+    assert (full["input_tokens"], full["output_tokens"], full["ttft_s"]) == (3, 2, 0.1)
+    assert "cached_tokens" not in full
+
+
+USAGE = {"prompt_tokens": 9, "completion_tokens": 4}
+
+
+@given(st.lists(st.integers(0, 300), max_size=6), st.integers(0, 400))
+def test_usage_is_found_however_the_stream_is_cut(cuts: list[int], num_events: int) -> None:
+    stream = event("x") * num_events + event("", usage=USAGE) + event("") + DONE
+    edges = [0, *sorted(len(stream) - cut for cut in cuts if cut <= len(stream)), len(stream)]
+    tail = Tail(is_event_stream=True)
+    for begin, end in itertools.pairwise(edges):
+        tail.feed(stream[begin:end])
+    assert tail.usage() == Usage(9, 4)
+    assert tail.is_between_events
+
+
+def test_a_null_usage_is_none() -> None:
+    tail = Tail(is_event_stream=True)
+    tail.feed(event("x", usage=None) + DONE)
+    assert tail.usage() is None
+
+
+def test_a_huge_document_is_not_kept() -> None:
+    tail = Tail(is_event_stream=False)
+    tail.feed(b'{"usage": {"prompt_tokens": 1, "completion_tokens": 1}, "x": "')
+    for _ in range(40):
+        tail.feed(b"y" * 65536)
+    tail.feed(b'"}')
+    assert tail.usage() is None
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "field"),
+    [
+        ({"schemaVersion": 2}, {}, "schemaVersion"),
+        ({"schemaVersion": 1, "nosuch": 1}, {}, "nosuch"),
+        ({"schemaVersion": 1}, {"POD_NAME": ""}, ""),
+        ({"schemaVersion": 1}, {"KUBECONFIG": "/does/not/exist"}, ""),
+    ],
+    ids=["version", "unknown key", "no identity", "no cluster"],
+)
+def test_a_gateway_that_cannot_start_says_why(
+    config: dict[str, Any],
+    environment: dict[str, str],
+    field: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = tmp_path / "termination"
+    for name, value in {"POD_NAME": "p", "POD_NAMESPACE": "n", **environment}.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "gateway.json"
+    file.write_text(json.dumps(config))
+    assert process.serve(file, log) == 1
+    told = failure.parse(log.read_text())
+    assert told is not None
+    assert (told.reason, told.field) == ("ConfigInvalid", field)
