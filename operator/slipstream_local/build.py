@@ -152,7 +152,10 @@ def _build(program: Program, target: Path, position: str, progress: Progress) ->
     """Build into a temporary folder and rename it: a killed build leaves nothing half done."""
     started = time.monotonic()
     target.parent.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent.parent, prefix=".building-") as folder:
+    prefix = f".building-{target.parent.name}-"
+    for stale in target.parent.parent.glob(f"{prefix}*"):  # we hold the lock: nobody works there
+        shutil.rmtree(stale, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=target.parent.parent, prefix=prefix) as folder:
         log = Path(folder) / "log"
         output = Path(folder) / "out" / program.name
         output.parent.mkdir()
