@@ -87,11 +87,14 @@ def _wait_ready(console: Console, target: Cluster) -> None:
             model = target.get("-n", NAMESPACE, "inferencemodel", MODEL)
             conditions = (model or {}).get("status", {}).get("conditions", [])
             live.update(_table(conditions))
-            if model is not None and _is_ready(model):
-                return
-            if time.monotonic() > deadline:
+            is_ready = model is not None and _is_ready(model)
+            if is_ready or time.monotonic() > deadline:
                 break
             time.sleep(0.5)
+    if not console.is_terminal:
+        console.print()  # Live ends its last frame without a line end where nothing can be redrawn
+    if is_ready:
+        return
     words = "; ".join(f"{c['type']}={c['status']} {c['reason']}" for c in conditions)
     raise CommandError(
         f"{MODEL} is not Ready after {READY_LIMIT_S} s ({words or 'no conditions yet'}).\n"
