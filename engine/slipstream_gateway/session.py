@@ -35,8 +35,12 @@ def _opening(body: Mapping[str, Any]) -> str:
     if isinstance(messages, list):
         for message in messages:
             if isinstance(message, dict) and message.get("role") == "user":
-                return json.dumps(message.get("content"), sort_keys=True)
-    return json.dumps(body.get("prompt"), sort_keys=True)[:_PROMPT_CHARACTERS]
+                return _text(message.get("content"))
+    return _text(body.get("prompt"))[:_PROMPT_CHARACTERS]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 def _digest(*parts: str) -> bytes:
