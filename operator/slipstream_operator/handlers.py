@@ -6,7 +6,7 @@ repeat a listing then, which is the sign for `on_relist`.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import kopf
@@ -17,8 +17,20 @@ from slipstream_operator.kinds import Kind
 
 log = logging.getLogger(__name__)
 
-_SERVER_TIMEOUT_S = 300
-_CLIENT_TIMEOUT_S = 330
+# A stream opened while an API server starts can stay silent for good (seen with 1.36), so none
+# lives long. The server ends it after 30 s, with a bookmark just before: nothing is listed anew.
+_SERVER_TIMEOUT_S = 30
+_SILENCE_S = 35
+_CLIENT_TIMEOUT_S = 45
+
+
+class _Patience:
+    """Pauses between attempts, without end; iterated anew for every request."""
+
+    def __iter__(self) -> Iterator[float]:
+        yield from (0.5, 1.0, 2.0)
+        while True:
+            yield 3.0
 
 
 class Listener(Protocol):
@@ -46,7 +58,10 @@ def settings() -> kopf.OperatorSettings:
     result.scanning.disabled = True
     result.peering.standalone = True
     result.watching.server_timeout = _SERVER_TIMEOUT_S
+    result.watching.inactivity_timeout = _SILENCE_S
     result.watching.client_timeout = _CLIENT_TIMEOUT_S
+    # Patient for ever instead of giving up after a minute; the pauses stay short.
+    result.networking.error_backoffs = _Patience()
     result.process.ultimate_exiting_timeout = None
     for kind in kinds.WATCHED:
         resource = (kind.group, kind.version, kind.plural)

@@ -100,7 +100,14 @@ class Api:
         return None
 
     def wait_condition(
-        self, namespace: str, name: str, type_: str, status: str, reason: str | None = None
+        self,
+        namespace: str,
+        name: str,
+        type_: str,
+        status: str,
+        reason: str | None = None,
+        *,
+        timeout_s: float = WAIT_S,
     ) -> Document:
         def ask() -> Document | None:
             condition = self.condition(namespace, name, type_)
@@ -109,7 +116,7 @@ class Api:
             return condition if reason in (None, condition["reason"]) else None
 
         try:
-            return wait_for(ask, f"{name}: {type_}={status} {reason or ''}")
+            return wait_for(ask, f"{name}: {type_}={status} {reason or ''}", timeout_s)
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.model(namespace, name)}") from None
 
