@@ -1,7 +1,6 @@
 """Gateways against a real API server: what they take over, what they say, what they survive."""
 
 import asyncio
-import base64
 import json
 import os
 import signal
@@ -24,105 +23,13 @@ from slipstream_api.config import GatewayConfig
 from slipstream_gateway.cluster import Identity
 from slipstream_gateway.process import Gateway
 from slipstream_local.cluster import ControlPlane
-from tests.controlplane.operator_kit import MODELS, Api, make_namespace, prepare
+from tests.controlplane.operator_kit import Api, make_namespace, prepare
+from tests.gateway.place import Place, machine_address
 from tests.gateway.support import CHAT, DONE, WAIT_S, Engine, begin_stream, engine, event
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.asyncio]
 
 LIMIT_S = 30.0
-
-
-def machine_address() -> str:
-    """An address of this machine that an EndpointSlice may hold: loopback is refused there."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends nothing; asks the routing table
-        address: str = probe.getsockname()[0]
-        return address
-
-
-@dataclass
-class Place:
-    """One test's namespace, and what stands in it."""
-
-    api: Api
-    namespace: str
-
-    def path(self, *parts: str) -> str:
-        return "/".join((f"/api/v1/namespaces/{self.namespace}", *parts))
-
-    @property
-    def routes(self) -> str:
-        return f"{MODELS}/namespaces/{self.namespace}/modelroutes"
-
-    def lease(self, name: str) -> dict[str, Any] | None:
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
-        return self.api.get(f"{leases}/{name}")
-
-    def put_route(self, weights: dict[str, int], draining: tuple[str, ...] = ()) -> int:
-        """The generation that the route has now."""
-        spec = {
-            "model": "coder",
-            "names": ["coder", "fast", f"{self.namespace}/coder"],
-            "tracks": [
-                {
-                    "name": track,
-                    "revision": f"r-{track}",
-                    "service": f"coder-{track}",
-                    "port": 8000,
-                    "weight": weight,
-                    "drainingPods": list(draining),
-                }
-                for track, weight in weights.items()
-            ],
-        }
-        document = {
-            "apiVersion": names.API_VERSION,
-            "kind": "ModelRoute",
-            "metadata": {"name": "coder"},
-            "spec": spec,
-        }
-        applied = self.api.apply(f"{self.routes}/coder", document)
-        generation: int = applied["metadata"]["generation"]
-        return generation
-
-    def put_slice(self, track: str, engines: dict[str, int]) -> None:
-        """One slice for each, since each engine here has its own port."""
-        for pod, port in engines.items():
-            name = f"coder-{track}-{pod}"
-            path = f"/apis/discovery.k8s.io/v1/namespaces/{self.namespace}/endpointslices/{name}"
-            labels = {
-                names.LABEL_MANAGED_BY: names.MANAGED_BY,
-                "kubernetes.io/service-name": f"coder-{track}",
-            }
-            endpoint = {
-                "addresses": [machine_address()],
-                "conditions": {"ready": True},
-                "targetRef": {"kind": "Pod", "name": pod, "namespace": self.namespace},
-            }
-            document = {
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": {"name": name, "labels": labels},
-                "addressType": "IPv4",
-                "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
-                "endpoints": [endpoint],
-            }
-            self.api.apply(path, document)
-
-    def put_token(self, current: str, previous: str = "") -> None:
-        data = {"current": current, "previous": previous}
-        document = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": names.TOKEN_SECRET},
-            "data": {k: base64.b64encode(v.encode()).decode() for k, v in data.items() if v},
-        }
-        self.api.apply(self.path("secrets", names.TOKEN_SECRET), document)
-
-    def acknowledged(self) -> dict[str, int]:
-        route = self.api.get(f"{self.routes}/coder") or {}
-        entries = (route.get("status") or {}).get("gateways") or []
-        return {entry["name"]: entry["observedGeneration"] for entry in entries}
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +177,7 @@ async def test_routing_goes_on_while_the_api_server_is_away(
         place.put_route({"stable": 10_000, "canary": 0})
         async with running(place, "gw-1") as one, aiohttp.ClientSession() as client:
             await eventually(lambda: place.acknowledged() == {"gw-1": 1}, "acknowledged")
-            control_plane.stop("kube-apiserver")
+            control_plane.stop("kube-apiserver", grace_s=1)
             try:
                 for session in range(10):
                     assert await ask(client, one.url, session) == 200

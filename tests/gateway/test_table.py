@@ -77,11 +77,11 @@ def test_sessions_are_spread_by_weight(canary: int, baseline: int) -> None:
     baseline = min(baseline, 10_000 - canary)
     weights = {"stable": 10_000 - canary - baseline, "canary": canary, "baseline": baseline}
     made = tracks_table(weights)
-    some = SESSIONS[:400]
+    some = SESSIONS[:200]
     counts = Counter(track_of(made, session) for session in some)
     for track, weight in weights.items():
-        # Four standard deviations of a fair draw (at most 2.5 % each at 400 sessions).
-        assert abs(counts[track] / len(some) - weight / 10_000) < 0.1
+        # Four standard deviations of a fair draw (at most 3.6 % each at 200 sessions).
+        assert abs(counts[track] / len(some) - weight / 10_000) < 0.145
         if weight == 0:
             assert counts[track] == 0
 
@@ -102,7 +102,7 @@ def test_a_session_stays_on_its_canary_or_baseline_while_that_grows(
     (c1, c2), (b1, b2) = sorted(canary), sorted(baseline)
     before = tracks_table({"stable": 10_000 - c1 - b1, "canary": c1, "baseline": b1})
     after = tracks_table({"stable": 10_000 - c2 - b2, "canary": c2, "baseline": b2})
-    for session in SESSIONS[:100]:
+    for session in SESSIONS[:60]:
         was = track_of(before, session)
         assert was == "stable" or track_of(after, session) == was
 
