@@ -54,6 +54,7 @@ def _etcd(layout: Layout, kube: str) -> Component:
 
 def _apiserver(layout: Layout, kube: str) -> Component:
     pki = layout.pki
+    reach: tuple[str, ...]
     if layout.node:
         reach = ("--bind-address=0.0.0.0", f"--advertise-address={layout.server_ip}")
     else:

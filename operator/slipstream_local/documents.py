@@ -244,7 +244,9 @@ disabled_plugins = [
 """
 
 
-def corefile(layout: Layout) -> str:
+def corefile(layout: Layout, *, has_upstream: bool) -> str:
+    """Without a name server to forward to, CoreDNS would refuse to start: a machine offline."""
+    forward = "forward . /etc/resolv.conf" if has_upstream else ""
     return f""".:53 {{
     bind {GATEWAY_IP}
     errors
@@ -254,7 +256,7 @@ def corefile(layout: Layout) -> str:
         pods insecure
         ttl 5
     }}
-    forward . /etc/resolv.conf
+    {forward}
     cache 5
 }}
 """

@@ -78,6 +78,33 @@ def check_free() -> None:
         )
 
 
+def _forward_rules() -> list[tuple[str, ...]]:
+    return [("FORWARD", option, BRIDGE, "-j", "ACCEPT") for option in ("-i", "-o")]
+
+
+def _ensure_forwarding() -> None:
+    """Docker drops what others forward; the machine's own default lets everything pass."""
+    if prerequisites.which("iptables") is None:
+        return
+    if "-P FORWARD DROP" not in _run("iptables", "-S", "FORWARD").stdout:
+        return
+    for rule in _forward_rules():
+        if _run("iptables", "-C", *rule).returncode != 0:
+            _must("iptables", "-I", *rule)
+
+
+def remove_forwarding() -> None:
+    if prerequisites.which("iptables") is None or not _has_iptables_rules():
+        return
+    for rule in _forward_rules():
+        _run("iptables", "-D", *rule)
+
+
+def _has_iptables_rules() -> bool:
+    """Asked first, because even a vain `iptables -D` makes empty tables."""
+    return BRIDGE in _run("iptables-save", "-t", "filter").stdout
+
+
 def ensure_bridge() -> None:
     if not has_bridge():
         _must("ip", "link", "add", BRIDGE, "type", "bridge")
@@ -92,6 +119,7 @@ def ensure_bridge() -> None:
     if bridge_filter.exists():
         bridge_filter.write_text("1\n")
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1\n")
+    _ensure_forwarding()
 
 
 def remove_bridge() -> None:

@@ -20,6 +20,7 @@ from slipstream_local.state import write_atomically
 
 ADMIN_USER = "kubernetes-admin"
 KWOK_DOCUMENTS = Path(__file__).parent / "kwok.yaml"
+RESOLV_CONF = Path("/etc/resolv.conf")
 # user, group, file name
 CLIENTS = (
     (ADMIN_USER, "system:masters", "admin"),
@@ -84,6 +85,14 @@ def _write_kubeconfigs(layout: Layout) -> None:
         write_atomically(path, yaml.safe_dump(document, sort_keys=False).encode(), 0o600)
 
 
+def has_name_server(path: Path) -> bool:
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.split()[:1] == ["nameserver"] for line in lines)
+
+
 def write_node_files(layout: Layout) -> None:
     runc, cni_dir = prerequisites.which("runc"), prerequisites.cni_dir()
     if runc is None or cni_dir is None:
@@ -94,7 +103,8 @@ def write_node_files(layout: Layout) -> None:
     _write_json(layout.cni_config / "10-slipstream.conflist", documents.cni(layout))
     text = documents.containerd(layout, Path(runc), cni_dir)
     write_atomically(config / "containerd.toml", text.encode())
-    write_atomically(config / "Corefile", documents.corefile(layout).encode())
+    corefile = documents.corefile(layout, has_upstream=has_name_server(RESOLV_CONF))
+    write_atomically(config / "Corefile", corefile.encode())
     for folder in (layout.kubelet_root, layout.pod_logs, layout.cdi, layout.containerd_root):
         folder.mkdir(parents=True, exist_ok=True)
     layout.containerd_state.mkdir(parents=True, exist_ok=True)

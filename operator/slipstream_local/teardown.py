@@ -92,6 +92,7 @@ def _remove_node(current: ClusterState) -> None:
     _unmount((layout.root, layout.containerd_state))
     network.remove_bridge()
     network.remove_nft_tables()
+    network.remove_forwarding()
     network.restore_sysctls(current.sysctls_before)
     _remove_links(layout)
     _remove_network_records(layout)

@@ -46,7 +46,7 @@ def test_the_documents_are_the_ones_written_down(golden: Callable[[Path, str], N
     golden(GOLDEN / "documents.yaml", yaml.safe_dump(made, sort_keys=True))
     text = documents.containerd(NODE, Path("/usr/sbin/runc"), Path("/usr/lib/cni"))
     golden(GOLDEN / "containerd.toml", text)
-    golden(GOLDEN / "Corefile", documents.corefile(NODE))
+    golden(GOLDEN / "Corefile", documents.corefile(NODE, has_upstream=True))
 
 
 def test_the_containerd_configuration_is_toml_and_holds_what_a_small_machine_needs() -> None:
@@ -59,6 +59,27 @@ def test_the_containerd_configuration_is_toml_and_holds_what_a_small_machine_nee
     # A shim named by its path is not found again when containerd restarts.
     assert "runtime_path" not in runc
     assert runc["options"]["SystemdCgroup"] is False
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nameserver 1.1.1.1\n", True),
+        ("search a\n nameserver\t::1\n", True),
+        ("# nameserver 1.1.1.1\n", False),
+        ("", False),
+        (None, False),
+    ],
+    ids=["one", "indented", "comment", "empty", "no file"],
+)
+def test_dns_is_forwarded_only_where_there_is_a_server(
+    tmp_path: Path, text: str | None, expected: bool
+) -> None:
+    path = tmp_path / "resolv.conf"
+    if text is not None:
+        path.write_text(text)
+    assert provision.has_name_server(path) is expected
+    assert ("forward ." in documents.corefile(NODE, has_upstream=expected)) is expected
 
 
 def test_every_component_has_its_own_ports() -> None:

@@ -143,6 +143,25 @@ def test_down_with_running_pods_and_an_unreadable_state_file_leaves_nothing(mach
     assert machine.leftovers() == before
 
 
+def test_pods_reach_each_other_where_forwarding_is_dropped_by_default(machine: Any) -> None:
+    """As on a machine with a Docker engine."""
+    if machine.run("iptables", "-P", "FORWARD", "DROP").returncode != 0:
+        pytest.skip("no iptables here, so nobody has such a rule")
+    before = machine.leftovers()
+    machine.local("up", "--name", NAME)
+    for name in ("one", "two"):
+        run_pod(machine, name)
+    address = kubectl(machine, "get", "pod", "two", "-o", "jsonpath={.status.podIP}")
+    # Nobody listens: an answer that refuses the connection has crossed the bridge both ways.
+    code = f"import socket; socket.create_connection(('{address}', 9), timeout=3)"
+    argv = ("exec", "one", "--", "/usr/bin/python3", "-c", code)
+    done = machine.run(*local("kubectl", "--name", NAME, "--", *argv))
+    assert "ConnectionRefusedError" in done.stderr, done.stderr
+    machine.local("down", "--name", NAME)
+    assert machine.leftovers() == before
+    assert "slipstream0" not in machine.run("iptables-save").stdout
+
+
 def test_a_second_cluster_with_a_node_is_refused_and_one_without_a_node_is_not(
     machine: Any,
 ) -> None:
