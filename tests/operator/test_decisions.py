@@ -44,6 +44,13 @@ def test_containers_merge_by_name(patch: dict[str, Any], path: str, expected: ob
     assert container.get(path) == expected
 
 
+def test_a_null_deletes_what_it_names() -> None:
+    patch = {"spec": {"containers": [{"name": "engine", "image": None}], "tolerations": None}}
+    result = merge(BASE, patch)["spec"]
+    assert "image" not in result["containers"][0]
+    assert "tolerations" not in result
+
+
 def test_a_volume_with_another_source_replaces_the_old_one() -> None:
     patch = {"spec": {"volumes": [{"name": "v", "hostPath": {"path": "/x"}}]}}
     assert merge(BASE, patch)["spec"]["volumes"] == [{"name": "v", "hostPath": {"path": "/x"}}]
@@ -209,6 +216,14 @@ def test_a_pod_on_its_way_is_no_failure(container: dict[str, Any]) -> None:
 def test_a_ready_pod_is_no_failure_whatever_happened_before() -> None:
     ended = {"lastState": {"terminated": {"exitCode": 1}}, "restartCount": 9}
     assert diagnosis.explain(pod(ended, {"type": "Ready", "status": "True"})) is None
+
+
+def test_a_long_log_is_shown_by_its_end() -> None:
+    log = "first line\n" + "noise\n" * 500 + "the last line says why"
+    finding = diagnosis.explain(pod({"state": {"terminated": {"exitCode": 1, "message": log}}}))
+    assert finding is not None
+    assert finding.message.endswith("the last line says why")
+    assert "first line" not in finding.message
 
 
 @pytest.mark.parametrize(
