@@ -13,7 +13,19 @@ from slipstream_local.errors import ComponentError, PrerequisiteError
 from slipstream_local.layout import BRIDGE, GATEWAY_IP, GATEWAY_PREFIX_LEN, POD_SUBNET
 
 LIMIT_S = 20
-NFT_TABLES = (("ip", "kube-proxy"), ("ip6", "kube-proxy"))
+PROXY_TABLES = (("ip", "kube-proxy"), ("ip6", "kube-proxy"))
+OUTGOING_TABLE = ("ip", BRIDGE)
+# Pods reach the outside under the machine's own address. Replaced as a whole: repeatable.
+OUTGOING_RULES = f"""
+table ip {BRIDGE}
+delete table ip {BRIDGE}
+table ip {BRIDGE} {{
+  chain outgoing {{
+    type nat hook postrouting priority srcnat; policy accept;
+    ip saddr {POD_SUBNET} ip daddr != {POD_SUBNET} oifname != "{BRIDGE}" masquerade
+  }}
+}}
+"""
 # What kubelet, kube-proxy and the bridge plugin set on a machine; `down` puts the old values back.
 SYSCTLS = (
     "net/ipv4/ip_forward",
@@ -28,15 +40,17 @@ SYSCTLS = (
 )
 
 
-def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = prerequisites.which(program) or program
+def _run(
+    program: str, *arguments: str, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    argv = [prerequisites.which(program) or program, *arguments]
     return subprocess.run(
-        [path, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False
+        argv, input=stdin, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
 
 
-def _must(program: str, *arguments: str) -> str:
-    done = _run(program, *arguments)
+def _must(program: str, *arguments: str, stdin: str | None = None) -> str:
+    done = _run(program, *arguments, stdin=stdin)
     if done.returncode != 0:
         raise ComponentError(f"{program} {' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout
@@ -71,7 +85,7 @@ def check_free() -> None:
             "cluster uses for pods; remove it or use --control-plane-only."
         )
     tables = _must("nft", "list", "tables")
-    if any(f"table {family} {name}" in tables.splitlines() for family, name in NFT_TABLES):
+    if any(f"table {family} {name}" in tables.splitlines() for family, name in PROXY_TABLES):
         raise PrerequisiteError(
             "another kube-proxy works on this machine (nft table kube-proxy exists); "
             "run `slipstream local down` for its cluster, or use --control-plane-only."
@@ -120,6 +134,7 @@ def ensure_bridge() -> None:
         bridge_filter.write_text("1\n")
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1\n")
     _ensure_forwarding()
+    _must("nft", "-f", "-", stdin=OUTGOING_RULES)
 
 
 def remove_bridge() -> None:
@@ -133,7 +148,7 @@ def remove_bridge() -> None:
 def remove_nft_tables() -> None:
     if prerequisites.which("nft") is None:
         return
-    for family, name in NFT_TABLES:
+    for family, name in (*PROXY_TABLES, OUTGOING_TABLE):
         _run("nft", "delete", "table", family, name)
 
 
