@@ -133,11 +133,11 @@ def wait(
 
 
 def kill_container(cluster: Cluster, namespace: str, pod: str) -> None:
-    """kill -9 the main process of a Pod: by its pid where the node is this machine, else by force.
-
-    Our Pods know their own name from the environment, which is how the process is found.
-    """
-    uid = (cluster.get("-n", namespace, "pod", pod) or {})["metadata"]["uid"]
+    """kill -9 the main process of a Pod: by its pid where the node is this machine, else by force."""
+    document = cluster.get("-n", namespace, "pod", pod)
+    assert document is not None, f"pod {pod} is gone"
+    statuses = document["status"]["containerStatuses"]
+    containers = [s["containerID"].rpartition("/")[2] for s in statuses]
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -147,7 +147,7 @@ def kill_container(cluster: Cluster, namespace: str, pod: str) -> None:
         except OSError:
             continue
         inside = next(x for x in status.splitlines() if x.startswith("NSpid:")).split()
-        if uid in group and len(inside) > 2 and inside[-1] == "1" and "pause" not in status:
+        if inside[-1] == "1" and any(c in group for c in containers):
             os.kill(int(entry.name), signal.SIGKILL)
             return
     cluster.run_kubectl("-n", namespace, "delete", "pod", pod, "--grace-period=0", "--force")
