@@ -81,14 +81,19 @@ LAYERS = (
         needs_tools=True,
     ),
     Layer(
-        "end to end",
-        900,
+        "node",
+        600,
         (
             # CI starts from nothing; a developer's own cluster is left as it is.
             *(((str(BIN / "slipstream"), "local", "down"),) if "CI" in os.environ else ()),
-            pytest("-m", "cluster", "tests"),
+            pytest("-m", "cluster", "tests/local"),
         ),
-        full_factor=4,
+        needs_tools=True,
+    ),
+    Layer(
+        "end to end",
+        1200,
+        (pytest("-m", "cluster", "tests/e2e"),),
         needs_tools=True,
     ),
 )

@@ -133,7 +133,7 @@ def wait(
 
 
 def kill_container(cluster: Cluster, namespace: str, pod: str) -> None:
-    """kill -9 the main process of a Pod: by its pid where the node is this machine, else by force."""
+    """kill -9 the main process of a Pod: by pid where the node is this machine, else by force."""
     document = cluster.get("-n", namespace, "pod", pod)
     assert document is not None, f"pod {pod} is gone"
     statuses = document["status"]["containerStatuses"]
