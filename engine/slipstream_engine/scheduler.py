@@ -6,7 +6,6 @@ pages of all its tokens are free, and when pages run out later, the newest runni
 its own back and is computed again.
 """
 
-from bisect import insort
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -69,7 +68,7 @@ class Scheduler:
             raise ValueError(f"{num_pages} pages cannot hold one context of {limits.max_context}")
         self._limits = limits
         self._pages = PageAllocator(num_pages)
-        # Both in the order of arrival.
+        # Both in the order of arrival, and whoever waits came after everyone who runs.
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._num_submitted = 0
@@ -111,14 +110,9 @@ class Scheduler:
 
     def schedule(self) -> Batch | None:
         """The next forward pass, or None when there is nothing to do."""
-        while True:
-            planned, has_preempted = self._secure_pages(self._plan_running())
-            # A sequence that had to go takes its tokens along: plan again for those that stay.
-            if planned or not has_preempted:
-                break
+        planned = self._secure_pages(self._plan_running())
         budget = self._limits.max_batch_tokens - sum(count for _, count in planned)
-        if not has_preempted:
-            planned += self._admit(budget)
+        planned += self._admit(budget)
         if not planned:
             return None
         return Batch(tuple(self._chunk(sequence, count) for sequence, count in planned))
@@ -156,10 +150,9 @@ class Scheduler:
             budget -= count
         return plan
 
-    def _secure_pages(self, plan: dict[int, int]) -> tuple[list[tuple[Sequence, int]], bool]:
+    def _secure_pages(self, plan: dict[int, int]) -> list[tuple[Sequence, int]]:
         """Pages for the planned tokens, oldest sequence first; the newest one pays for them."""
         planned: list[tuple[Sequence, int]] = []
-        has_preempted = False
         # Victims are taken from the end, so whoever is already planned keeps its pages.
         index = 0
         while index < len(self._running):
@@ -169,14 +162,13 @@ class Scheduler:
             if count is None:
                 continue
             while not self._grow(sequence, sequence.num_computed + count):
-                has_preempted = True
                 victim = self._running[-1]
                 self._preempt(victim)
                 if victim is sequence:
                     break
             else:
                 planned.append((sequence, count))
-        return planned, has_preempted
+        return planned
 
     def _admit(self, budget: int) -> list[tuple[Sequence, int]]:
         admitted: list[tuple[Sequence, int]] = []
@@ -190,8 +182,7 @@ class Scheduler:
                 break
             self._grow(sequence, len(sequence.tokens))
             self._waiting.pop(0)
-            # A preempted sequence may be older than some that run.
-            insort(self._running, sequence, key=lambda s: s.order)
+            self._running.append(sequence)
             count = min(sequence.num_uncomputed, budget)
             budget -= count
             admitted.append((sequence, count))
@@ -211,7 +202,7 @@ class Scheduler:
         self.num_preemptions += 1
         self._running.remove(sequence)
         self._release(sequence)
-        insort(self._waiting, sequence, key=lambda s: s.order)
+        self._waiting.insert(0, sequence)
 
     def _release(self, sequence: Sequence) -> None:
         self._pages.free(sequence.pages)

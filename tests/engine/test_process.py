@@ -92,6 +92,7 @@ def test_the_queue_is_bounded_and_sigterm_lets_streams_finish(model: Path, tmp_p
         assert not served.is_running(engine.rank_pid())
 
 
+@pytest.mark.slow
 def test_draining_by_request_refuses_new_work_and_a_deadline_ends_the_rest(
     model: Path, tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_rank_that_is_killed_ends_every_request_and_the_process(
         assert "SIGKILL" in last.message
 
 
+@pytest.mark.slow
 def test_a_serving_process_that_is_killed_takes_its_rank_along(model: Path, tmp_path: Path) -> None:
     with served.serving(served.config(model), tmp_path) as engine:
         rank = engine.rank_pid()
@@ -196,6 +198,7 @@ def test_an_engine_that_cannot_start_says_why_and_ends(
     assert last.message
 
 
+@pytest.mark.slow
 def test_a_context_that_the_model_was_not_made_for_is_refused_by_its_field(
     model: Path, tmp_path: Path
 ) -> None:

@@ -38,9 +38,8 @@ def _check(scheduler: Scheduler, limits: Limits, batch: Batch | None) -> None:
     for one in scheduler.running:
         assert 0 <= one.num_computed <= len(one.tokens) <= _MAX_CONTEXT
         assert len(one.pages) * limits.page_tokens >= one.num_computed
-    for queue in (scheduler.running, scheduler.waiting):
-        orders = [one.order for one in queue]
-        assert orders == sorted(orders)
+    orders = [one.order for one in (*scheduler.running, *scheduler.waiting)]
+    assert orders == sorted(orders)
     assert len(scheduler.running) <= limits.max_running_sequences
     if batch is not None:
         assert 0 < batch.num_tokens <= limits.max_batch_tokens
