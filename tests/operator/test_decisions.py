@@ -7,7 +7,7 @@ import pytest
 from slipstream_api.conditions import Reason
 from slipstream_api.config import EngineConfig, parse
 from slipstream_api.inferencemodel import InferenceModelSpec
-from slipstream_operator import diagnosis, documents, revisions, template
+from slipstream_operator import children, diagnosis, documents, revisions, template
 from slipstream_operator.merge import MergeError, merge
 from tests.operator import world
 
@@ -114,6 +114,20 @@ def test_everything_that_a_pod_is_made_from_changes_the_spec_hash() -> None:
         spec(podTemplate={"metadata": {"labels": {"a": "b"}}}),
     ]
     assert len({revisions.spec_hash(s) for s in different}) == len(different)
+
+
+def test_of_two_records_of_one_spec_the_newest_is_used() -> None:
+    records = []
+    for number, image in ((1, "engine:older"), (2, "engine:newer")):
+        rendered = template.render("agents", "coder", spec(), world.settings(engine_image=image))
+        records.append(
+            children.controller_revision(
+                world.model(), rendered, spec_hash=revisions.spec_hash(spec()), number=number
+            )
+        )
+    for order in (records, records[::-1]):
+        found = revisions.resolve("agents", "coder", spec(), order, world.settings())
+        assert found.image == "engine:newer"
 
 
 def test_the_engine_can_read_what_it_is_given() -> None:
