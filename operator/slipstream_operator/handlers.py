@@ -17,15 +17,15 @@ from slipstream_operator.kinds import Kind
 
 log = logging.getLogger(__name__)
 
-# A stream opened while an API server starts can stay silent for good (seen with 1.36), so none
-# lives long. The server ends it after 30 s, with a bookmark just before: nothing is listed anew.
-_SERVER_TIMEOUT_S = 30
-_SILENCE_S = 35
-_CLIENT_TIMEOUT_S = 45
+_SERVER_TIMEOUT_S = 300
+_CLIENT_TIMEOUT_S = 330
 
 
 class _Patience:
-    """Pauses between attempts, without end; iterated anew for every request."""
+    """Pauses between attempts, without end; iterated anew for every request.
+
+    kopf's own grow to 21 s: so long the caches would be behind after a restart of the API server.
+    """
 
     def __iter__(self) -> Iterator[float]:
         yield from (0.5, 1.0, 2.0)
@@ -58,9 +58,7 @@ def settings() -> kopf.OperatorSettings:
     result.scanning.disabled = True
     result.peering.standalone = True
     result.watching.server_timeout = _SERVER_TIMEOUT_S
-    result.watching.inactivity_timeout = _SILENCE_S
     result.watching.client_timeout = _CLIENT_TIMEOUT_S
-    # Patient for ever instead of giving up after a minute; the pauses stay short.
     result.networking.error_backoffs = _Patience()
     result.process.ultimate_exiting_timeout = None
     for kind in kinds.WATCHED:

@@ -114,8 +114,8 @@ def test_the_charts_rights_are_enough_for_the_life_of_a_model(
         )
         kit.patch_model(api, namespace, "allowed", {"scaling": {"replicas": 0}})
         api.wait_condition(namespace, "allowed", "Ready", "False", "ScaledToZero")
-        assert operator.metric('slipstream_operator_reconcile_errors_total{cause="refused"}') == 0
         assert operator.metric('slipstream_operator_reconcile_errors_total{cause="bug"}') == 0
         log = operator.log.read_text()
         assert operator.stop() == 0
-    assert "forbidden" not in log, log
+    # How the API server words a missing right; admission refuses other tests' models in its way.
+    assert "system:serviceaccount:" not in log, log
