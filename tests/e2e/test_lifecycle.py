@@ -118,7 +118,8 @@ def test_a_bad_revision_leaves_the_old_one_serving(models: Models, gateway_url: 
         time.sleep(0.2)
     models.apply("steady")
     models.wait_ready("steady")
-    assert len(models.pods("steady")) == 1
+    # The refused revision's Pod may still be on its way out.
+    wait(lambda: len(models.pods("steady")) == 1, "one Pod", SETTLE_LIMIT_S)
 
 
 def leftovers(models: Models) -> list[str]:
