@@ -83,6 +83,10 @@ class OpenCheckpoint(Protocol):
         ...
 
 
+# The largest public models have about 130; a damaged count must not be enumerated.
+_MAX_LAYERS = 4096
+
+
 def expected_tensors(checkpoint: Checkpoint) -> dict[str, Shape]:
     """The name and shape of every tensor that the checkpoint must hold, and no other."""
     hidden = checkpoint.hidden_size
@@ -155,6 +159,8 @@ def check_sizes(checkpoint: Checkpoint, path: str) -> None:
     for name, value in positive.items():
         if not (np.isfinite(value) and value > 0):
             raise ModelInvalid(f"the {name} is {value}", path)
+    if checkpoint.num_layers > _MAX_LAYERS:
+        raise ModelInvalid(f"the number of layers is {checkpoint.num_layers}", path)
     if checkpoint.num_heads % checkpoint.num_kv_heads:
         raise ModelInvalid(
             f"{checkpoint.num_heads} heads cannot share {checkpoint.num_kv_heads} KV heads", path

@@ -167,6 +167,7 @@ def test_a_file_cut_anywhere_is_refused_and_never_crashes(
     # Padding at the end of the last tensor may go unseen; everything before it may not.
     length = data.draw(st.integers(0, len(whole) - 64))
     path = tmp_path_factory.getbasetemp() / "cut.gguf"
+    path.unlink(missing_ok=True)
     path.write_bytes(whole[:length])
     with pytest.raises(ModelInvalid):
         source.open_checkpoint(path)
@@ -181,6 +182,7 @@ def test_a_header_with_a_changed_byte_is_read_or_refused_and_never_crashes(
     place = data.draw(st.integers(0, 12000))
     damaged[place] ^= data.draw(st.integers(1, 255))
     path = tmp_path_factory.getbasetemp() / "damaged.gguf"
+    path.unlink(missing_ok=True)  # the last one may still be mapped: never truncate it
     path.write_bytes(damaged)
     with contextlib.suppress(ModelInvalid):
         source.open_checkpoint(path).text_model()
