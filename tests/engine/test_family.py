@@ -12,6 +12,8 @@ from slipstream_weights import source
 from slipstream_weights.checkpoint import Llama3RopeScaling
 from tests.engine import local, tiny
 
+pytestmark = pytest.mark.slow  # transformers alone takes ten seconds to import
+
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,

@@ -64,6 +64,7 @@ class _Stream(threading.Thread):
                         self.started.set()
 
 
+@pytest.mark.slow
 def test_the_queue_is_bounded_and_sigterm_lets_streams_finish(model: Path, tmp_path: Path) -> None:
     limits = {"maxRunningSequences": 1, "maxWaitingRequests": 1}
     with served.serving(served.config(model, limits=limits), tmp_path) as engine:
@@ -114,6 +115,7 @@ def test_draining_by_request_refuses_new_work_and_a_deadline_ends_the_rest(
         assert stream.is_cut
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_every_request_and_the_process(
     model: Path, tmp_path: Path
 ) -> None:
