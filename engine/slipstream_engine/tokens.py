@@ -27,7 +27,8 @@ class InternalTokens:
         if candidate is None:
             return False
         self._refresh()
-        offered = candidate.encode()
+        # aiohttp hands on bytes that are no UTF-8 as surrogates.
+        offered = candidate.encode("utf-8", "surrogateescape")
         # The sum looks at every key, also after a match.
         return sum(hmac.compare_digest(offered, key) for key in self._keys) > 0
 

@@ -36,6 +36,8 @@ REQUEST_ID = web.RequestKey("request_id", str)
 
 # How long a client may take to send its body.
 _BODY_TIMEOUT_S = 120.0
+# Draining or loading, and full: another replica may have room.
+_TURNED_AWAY = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
 _MAX_ATTEMPTS = 2
 # What proxies log for a client that went away; never sent to anybody.
 _CLIENT_CLOSED = 499
@@ -153,9 +155,7 @@ class Proxy:
                         continue
                     return self.refuse(flight, failure)
                 try:
-                    if answer.status == HTTPStatus.SERVICE_UNAVAILABLE and self._can_move(
-                        flight, target, name
-                    ):
+                    if answer.status in _TURNED_AWAY and self._can_move(flight, target, name):
                         continue
                     flight.error_class = None
                     return await self._relay(request, flight, answer)

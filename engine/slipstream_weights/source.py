@@ -11,7 +11,11 @@ def open_checkpoint(path: Path) -> OpenCheckpoint:
     from slipstream_weights.gguf_checkpoint import GgufCheckpoint
     from slipstream_weights.huggingface import HuggingFaceCheckpoint
 
-    if not path.exists():
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise ModelInvalid(f"cannot be looked at: {error.strerror}", str(path)) from error
+    if not is_there:
         raise ModelNotFound("there is no such file or folder", str(path))
     if path.is_dir():
         if not (path / "config.json").is_file():

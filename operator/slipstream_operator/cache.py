@@ -48,6 +48,15 @@ class Cache:
         self._put(kind, where, document)
         return True
 
+    def take(self, kind: Kind, document: Document, *, deleted: bool = False) -> set[Key]:
+        """Feed, and name the models that news concerns: by what was known before, too, since
+        someone may wait for a name that it held."""
+        before = self.get(kind, documents.namespace(document), documents.name(document))
+        if not self.feed(kind, document, deleted=deleted):
+            return set()
+        keys = self.concerned(kind, document)
+        return keys | self.concerned(kind, before) if before is not None else keys
+
     def replace(
         self,
         kind: Kind,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from slipstream_api import names
 from slipstream_api.conditions import ConditionType, Reason, find
-from slipstream_api.inferencemodel import InferenceModelSpec, Resolved
+from slipstream_api.inferencemodel import InferenceModelSpec, Resolved, Scaling
 from slipstream_operator import children, claims, documents, revisions, rollout
 from slipstream_operator import status as statuses
 from slipstream_operator.documents import Document, Ref
@@ -141,8 +141,17 @@ def _goal(model: Document, observed: Observed, settings: Settings) -> tuple[_Goa
     kept = revisions.read(document) if document else None
     if kept is None:
         return None, verdict
-    # The last good children stay, also after a crash of one of them.
-    return _Goal(kept, None, len(rollout.live(observed.pods, kept.revision))), verdict
+    # The last good children stay, as many as the spec still says where that much of it is good.
+    live = len(rollout.live(observed.pods, kept.revision))
+    return _Goal(kept, None, _replicas(model, otherwise=live)), verdict
+
+
+def _replicas(model: Document, *, otherwise: int) -> int:
+    """spec.scaling.replicas of a spec that is bad elsewhere; `otherwise` where it is bad too."""
+    try:
+        return Scaling.model_validate((model.get("spec") or {}).get("scaling")).replicas
+    except (ValidationError, AttributeError):
+        return otherwise
 
 
 def _first_error(error: ValidationError) -> str:

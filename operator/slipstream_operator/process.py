@@ -5,7 +5,7 @@ import logging
 import os
 import random
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from slipstream_api.config import OperatorConfig
@@ -141,15 +141,14 @@ class Operator:
                 self._relist.set()
         if kind is not kinds.LEASE and not self._is_ours(documents.namespace(document)):
             return
-        if self._cache.feed(kind, document, deleted=deleted):
-            self._wake(kind, document)
+        self._wake(self._cache.take(kind, document, deleted=deleted))
 
     def on_listed(self, kind: Kind) -> None:
         self._stale.add(kind)
         self._relist.set()
 
-    def _wake(self, kind: Kind, document: Document) -> None:
-        for key in self._cache.concerned(kind, document):
+    def _wake(self, keys: Iterable[Key]) -> None:
+        for key in keys:
             self._queue.add(key, _GATHER_S)
         self._metrics.queue_depth.set(len(self._queue))
 
@@ -214,7 +213,7 @@ class Operator:
         for namespace in self._namespaces(kind):
             items, version = await self._cluster.list(kind, namespace)
             for document in self._cache.replace(kind, items, version, namespace=namespace):
-                self._wake(kind, document)
+                self._wake(self._cache.concerned(kind, document))
 
     async def _resync(self) -> None:
         """Everything once in a while, spread out, in case a watch lied."""

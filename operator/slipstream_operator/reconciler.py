@@ -4,7 +4,7 @@ import base64
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -33,7 +33,7 @@ class Reconciler:
         metrics: Metrics,
         *,
         instance: str,
-        on_change: Callable[[kinds.Kind, Document], None],
+        on_change: Callable[[set[Key]], None],
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -75,23 +75,32 @@ class Reconciler:
         return decided.requeue_after_s
 
     async def _carry_out(self, decided: Plan) -> dict[str, Refusal]:
-        """Writes in order. A refused Pod does not keep the others from being written."""
+        """Writes in order. A refused one does not keep the others from being written."""
         refusals: dict[str, Refusal] = {}
-        for document in decided.create:
-            await self._create(document)
-        for document in decided.apply:
-            what = f"{document['kind']}/{documents.name(document)}"
+
+        async def attempt(what: str, write: Awaitable[None]) -> None:
             try:
-                self._took(await self._cluster.apply(document))
+                await write
             except RefusedError as error:
                 refusals[what] = Refusal(error.code, error.message)
                 log.warning("refused %s: %s", what, error)
+
+        for document in decided.create:
+            await attempt(_what(document), self._create(document))
+        for document in decided.apply:
+            await attempt(_what(document), self._apply(document))
         for ref in decided.delete:
-            answer = await self._cluster.delete(ref)
-            log.info("deleted %s", ref)
-            if answer is not None and documents.is_terminating(answer):
-                self._took(answer)
+            await attempt(f"{ref.kind}/{ref.name}", self._delete(ref))
         return refusals
+
+    async def _apply(self, document: Document) -> None:
+        self._took(await self._cluster.apply(document))
+
+    async def _delete(self, ref: documents.Ref) -> None:
+        answer = await self._cluster.delete(ref)
+        log.info("deleted %s", ref)
+        if answer is not None and documents.is_terminating(answer):
+            self._took(answer)
 
     async def _create(self, document: Document) -> None:
         try:
@@ -117,8 +126,7 @@ class Reconciler:
     def _took(self, document: Document) -> None:
         """Our own writes are known at once, not when the watch brings them."""
         kind = kinds.of(document)
-        if self._cache.feed(kind, document):
-            self._on_change(kind, document)
+        self._on_change(self._cache.take(kind, document))
 
     def _event(self, model: Document, event: Event) -> Document:
         return {
@@ -143,6 +151,10 @@ class Reconciler:
             "reportingController": "slipstream.dev/operator",
             "reportingInstance": self._instance[:128],
         }
+
+
+def _what(document: Document) -> str:
+    return f"{document['kind']}/{documents.name(document)}"
 
 
 def _fresh_token() -> tuple[str, str]:

@@ -180,9 +180,10 @@ async def test_without_another_replica_the_client_is_told_to_come_back() -> None
         assert await gateway.metric("slipstream_gateway_engine_errors_total", **WHERE) == 1
 
 
-async def test_a_full_or_draining_replica_is_passed_over() -> None:
+@pytest.mark.parametrize("status", [429, 503], ids=["full", "draining"])
+async def test_a_full_or_draining_replica_is_passed_over(status: int) -> None:
     async def turn_away(request: web.Request) -> web.StreamResponse:
-        return web.json_response({"error": {"message": "full"}}, status=503)
+        return web.json_response({"error": {"message": "full"}}, status=status)
 
     async with (
         engine("a", turn_away) as a,
@@ -195,7 +196,7 @@ async def test_a_full_or_draining_replica_is_passed_over() -> None:
         assert a.seen
         b.behaviour = turn_away
         async with gateway.post(CHAT) as answer:
-            assert answer.status == 503
+            assert answer.status == status
             assert (await answer.json())["error"]["message"] == "full"
 
 

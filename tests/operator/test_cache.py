@@ -90,6 +90,15 @@ def test_a_model_that_goes_wakes_those_that_want_its_names() -> None:
     assert woken == {(world.NAMESPACE, "a"), (world.NAMESPACE, "b")}
 
 
+def test_a_model_that_gives_up_a_name_wakes_those_that_want_it() -> None:
+    cache = Cache()
+    for number, (name, aliases) in enumerate((("a", ["x"]), ("b", ["x"]), ("a", []))):
+        document = world.model(name, model={"source": "file:///m", "aliases": aliases})
+        document["metadata"]["resourceVersion"] = str(number + 1)
+        woken = cache.take(kinds.MODEL, document)
+    assert woken == {(world.NAMESPACE, "a"), (world.NAMESPACE, "b")}
+
+
 @given(st.lists(st.sampled_from(["put", "delete"]), max_size=12), st.randoms(use_true_random=False))
 def test_any_order_of_events_and_a_list_end_in_the_truth(
     history: list[str], rng: random.Random

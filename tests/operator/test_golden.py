@@ -46,6 +46,16 @@ def decide(given: dict[str, Any]) -> Plan:
     return plan(model, observed, settings, NOW, world.TOKEN)
 
 
+def test_a_bad_spec_still_replaces_a_lost_replica_of_what_runs() -> None:
+    given = yaml.safe_load(
+        (CASES / "invalid-spec-keeps-what-runs" / "input.yaml").read_text(encoding="utf-8")
+    )
+    given["objects"] = [o for o in given["objects"] if o["kind"] != "Pod"]
+    given["objects"][0]["spec"]["scaling"] = {"replicas": 2}
+    pods = [d for d in decide(given).apply if d["kind"] == "Pod"]
+    assert [p["metadata"]["name"].rpartition("-")[2] for p in pods] == ["0", "1"]
+
+
 @pytest.mark.parametrize("case", sorted(p.name for p in CASES.iterdir()))
 def test_the_plan_is_the_one_on_file(case: str, golden: Callable[[Path, str], None]) -> None:
     given = yaml.safe_load((CASES / case / "input.yaml").read_text(encoding="utf-8"))
