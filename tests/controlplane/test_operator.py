@@ -316,6 +316,7 @@ def test_a_killed_operator_loses_nothing_and_a_new_default_restarts_nobody(
         api.wait_condition(namespace, "stays", "Ready", "True", "AllReplicasReady")
         kit.wait_for(lambda: len(pods_of(api, "stays", namespace)) == 2, "two Pods")
         before = pods_of(api, "stays", namespace)
+        kit.wait_for(second.is_leading, "leadership")
         assert second.stop() == 0
     with kit.operator(
         kubeconfig,

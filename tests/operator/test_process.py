@@ -1,0 +1,58 @@
+"""The process before it has a cluster: it waits, says so, and ends when it is asked to."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+LIMIT_S = 60
+OPERATOR = (sys.executable, "-m", "slipstream_cli", "operator", "serve")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_sigterm_ends_an_operator_that_still_waits_for_the_api_server(tmp_path: Path) -> None:
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [cluster],
+        "contexts": [context],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "current-context": "c",
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    config = {
+        "schemaVersion": 1,
+        "engineImage": "engine:1",
+        "operatorNamespace": "system",
+        "metricsPort": free_port(),
+    }
+    (tmp_path / "operator.json").write_text(json.dumps(config))
+    process = subprocess.Popen(
+        [*OPERATOR, "--config", str(tmp_path / "operator.json")],
+        env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert any("not ready to start" in line for line in process.stdout)
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+        assert process.wait(timeout=LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
