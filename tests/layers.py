@@ -110,7 +110,9 @@ def main() -> int:
     chosen = [x for x in LAYERS if "all" in options.layers or x.name in options.layers]
     os.chdir(ROOT)
     os.environ["PYTHONPATH"] = "operator"
-    if run((sys.executable, "-m", "slipstream_local.prerequisites"), 60) != 0:
+    has_node = any(layer.name in ("node", "end to end") for layer in chosen)
+    prerequisites = (sys.executable, "-m", "slipstream_local.prerequisites")
+    if run((*prerequisites, *(("--node",) if has_node else ())), 60) != 0:
         return 1
     builder = start_tools() if any(layer.needs_tools for layer in chosen) else None
     results = []

@@ -138,9 +138,11 @@ def ensure_node_packages(progress: Progress) -> None:
 
 
 def main() -> int:
-    """Checked before anything is built: every machine needs these, with or without a node."""
+    """Checked before anything is built; `--node` adds what only a node needs."""
     try:
         check_platform()
+        if "--node" in sys.argv[1:]:
+            check_root()
         check_go()
     except PrerequisiteError as error:
         print(error, file=sys.stderr)
