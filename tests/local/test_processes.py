@@ -37,6 +37,10 @@ def wait_for(path: Path, text: str) -> None:
 def test_a_started_process_is_alive_until_it_is_stopped(root: Path) -> None:
     record = supervisor.start(SLEEP, root, root / "log", tied=False)
     assert supervisor.is_alive(record)
+    deadline = time.monotonic() + 20
+    # The kernel lets the starter go on a moment before the new program's arguments can be read.
+    while not supervisor.command_line(record.pid):
+        assert time.monotonic() < deadline
     assert supervisor.command_line(record.pid) == SLEEP
     supervisor.stop(record, 10)
     assert not supervisor.is_alive(record)
