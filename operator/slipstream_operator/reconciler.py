@@ -90,7 +90,8 @@ class Reconciler:
         for document in decided.apply:
             await attempt(_what(document), self._apply(document))
         for ref in decided.delete:
-            await attempt(f"{ref.kind}/{ref.name}", self._delete(ref))
+            # Named apart: a Pod that must not be deleted says nothing against its template.
+            await attempt(f"deletion of {ref.kind}/{ref.name}", self._delete(ref))
         return refusals
 
     async def _apply(self, document: Document) -> None:

@@ -104,6 +104,12 @@ def test_both_keys_are_valid_and_nothing_else_is(tmp_path: Path) -> None:
     assert not tokens.is_valid(None)
 
 
+def test_bytes_that_are_no_text_are_just_a_wrong_key(tmp_path: Path) -> None:
+    (tmp_path / "current").write_text("new")
+    header = b"\xff\xfe".decode("utf-8", "surrogateescape")  # as aiohttp hands it on
+    assert not InternalTokens(tmp_path).is_valid(header)
+
+
 def test_an_empty_previous_key_opens_nothing(tmp_path: Path) -> None:
     (tmp_path / "current").write_text("new")
     (tmp_path / "previous").write_text("")

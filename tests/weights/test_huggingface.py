@@ -1,7 +1,8 @@
 """Hugging Face folders: what is read, and how each kind of damage is named."""
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,30 @@ from tests.engine import tiny
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tiny.write(tmp_path / "model")
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[Path]:
+    """A folder that this process may not look into; root gives its rights up for the test."""
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield folder
+    finally:
+        os.seteuid(user)
+
+
+def test_a_folder_that_may_not_be_looked_into_is_named(locked: Path) -> None:
+    with pytest.raises(ModelInvalid, match="Permission denied"):
+        source.open_checkpoint(locked / "model")
+
+
+def test_a_path_that_no_file_system_takes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelInvalid, match="File name too long"):
+        source.open_checkpoint(tmp_path / ("x" * 300))
 
 
 def _tensors(folder: Path) -> dict[str, Any]:

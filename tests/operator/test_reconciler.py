@@ -1,0 +1,104 @@
+"""A pass against an API server that refuses some writes: the others go on, the status tells why."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from slipstream_operator import documents, kinds
+from slipstream_operator.cache import Cache
+from slipstream_operator.cluster import Cluster, RefusedError
+from slipstream_operator.documents import Document, Ref
+from slipstream_operator.metrics import Metrics
+from slipstream_operator.reconciler import Reconciler
+from tests.operator import world
+
+KEY = (world.NAMESPACE, "coder")
+
+
+class Refusing:
+    """The API server's writes: refuses one verb on one kind, takes and keeps the rest."""
+
+    def __init__(self, verb: str, kind: str) -> None:
+        self._refused = (verb, kind)
+        self.taken: list[tuple[str, str]] = []
+        self.statuses: list[dict[str, Any]] = []
+
+    async def create(self, document: Document) -> Document:
+        return self._take("create", document)
+
+    async def apply(self, document: Document) -> Document:
+        return self._take("apply", document)
+
+    async def delete(self, ref: Ref) -> None:
+        self._judge("delete", ref.kind)
+
+    async def write_status(self, model: Document, status: dict[str, Any]) -> Document:
+        self.statuses.append(status)
+        return self._take("status", {**model, "status": status})
+
+    def _take(self, verb: str, document: Document) -> Document:
+        self._judge(verb, document["kind"])
+        return {**document, "metadata": {**document["metadata"], "uid": "uid-of-server"}}
+
+    def _judge(self, verb: str, kind: str) -> None:
+        if (verb, kind) == self._refused:
+            raise RefusedError(403, "the quota of this namespace is used up")
+        self.taken.append((verb, kind))
+
+
+def reconcile(api: Refusing, *objects: Document) -> None:
+    cache = Cache()
+    for document in objects:
+        cache.feed(kinds.of(document), document)
+    reconciler = Reconciler(
+        cast(Cluster, api),
+        cache,
+        world.settings(),
+        Metrics(),
+        instance="test",
+        on_change=lambda _: None,
+    )
+    asyncio.run(reconciler.reconcile(KEY))
+
+
+def reason(status: dict[str, Any], type_: str) -> tuple[str, str]:
+    found = next(c for c in status["conditions"] if c["type"] == type_)
+    return found["reason"], found["message"]
+
+
+def test_a_refused_secret_is_told_and_keeps_no_other_write_back() -> None:
+    api = Refusing("create", "Secret")
+    with pytest.raises(RefusedError):
+        reconcile(api, world.model())
+    assert ("apply", "Pod") in api.taken
+    told, message = reason(api.statuses[-1], "Degraded")
+    assert told == "WriteRefused"
+    assert "Secret/" in message
+    assert "quota" in message
+
+
+def test_a_refused_deletion_is_told_and_is_no_fault_of_the_template() -> None:
+    api = Refusing("delete", "Pod")
+    finished: Document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "coder-0123456789-0",
+            "namespace": world.NAMESPACE,
+            "uid": "uid-old",
+            "labels": {
+                "slipstream.dev/model": "coder",
+                "slipstream.dev/revision": "0123456789",
+            },
+        },
+        "spec": {},
+        "status": {"phase": "Failed"},
+    }
+    with pytest.raises(RefusedError):
+        reconcile(api, world.model(), finished)
+    status = api.statuses[-1]
+    assert reason(status, "Accepted")[0] == "Valid"
+    told, message = reason(status, "Degraded")
+    assert told == "WriteRefused"
+    assert documents.name(finished) in message
