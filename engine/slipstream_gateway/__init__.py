@@ -5,7 +5,8 @@ from pathlib import Path
 
 def serve(config: Path) -> int:
     """Serve until SIGTERM; the exit code of the process."""
-    from slipstream_gateway import logs, process
+    from slipstream_api import logs
+    from slipstream_gateway import process
 
     logs.set_up()
     return process.serve(config)

@@ -16,7 +16,7 @@ from slipstream_api import failure, names
 from slipstream_api.conditions import Reason
 from slipstream_api.config import ConfigError, GatewayConfig
 from slipstream_api.failure import StartupFailure
-from slipstream_gateway import cluster, logs
+from slipstream_gateway import cluster
 from slipstream_gateway.cluster import Identity
 from slipstream_gateway.metrics import Metrics
 from slipstream_gateway.observations import Ring
@@ -103,7 +103,7 @@ class Gateway:
         try:
             self.port = await self._server.start()
             self.is_listening.set()
-            log.info("listening", extra=logs.with_fields(port=self.port))
+            log.info("listening", extra={"port": self.port})
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(work) for work in self._background()]
                 await stop.wait()

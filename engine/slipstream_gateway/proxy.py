@@ -21,7 +21,6 @@ from slipstream_api import names
 from slipstream_api.config import GatewayConfig
 from slipstream_gateway import choice, headers, openai, session
 from slipstream_gateway.choice import NotFound, NothingReady, Target
-from slipstream_gateway.logs import with_fields
 from slipstream_gateway.metrics import NONE, Metrics
 from slipstream_gateway.observations import Observation, Ring, Usage
 from slipstream_gateway.openai import ApiError
@@ -318,18 +317,18 @@ class Proxy:
             )
         log.info(
             "request",
-            extra=with_fields(
-                request_id=flight.request_id,
-                model=model or None,
-                track=track or None,
-                pod=None if target is None else target.replica.pod,
-                status=flight.status,
-                duration_s=round(duration_s, 4),
-                ttft_s=None if flight.ttft_s is None else round(flight.ttft_s, 4),
-                streamed=flight.streamed,
-                attempts=flight.attempts,
-                error_class=flight.error_class,
-            ),
+            extra={
+                "request_id": flight.request_id,
+                "model": model or None,
+                "track": track or None,
+                "pod": None if target is None else target.replica.pod,
+                "status": flight.status,
+                "duration_s": round(duration_s, 4),
+                "ttft_s": None if flight.ttft_s is None else round(flight.ttft_s, 4),
+                "streamed": flight.streamed,
+                "attempts": flight.attempts,
+                "error_class": flight.error_class,
+            },
         )
 
     def _count(self, flight: _Flight, model: str, track: str, duration_s: float) -> None:

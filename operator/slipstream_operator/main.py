@@ -7,9 +7,8 @@ from pathlib import Path
 from lightkube.core.exceptions import ConfigError as KubeConfigError
 
 from slipstream_api import config as configs
-from slipstream_api import failure
+from slipstream_api import failure, logs
 from slipstream_api.conditions import Reason
-from slipstream_operator import logs
 from slipstream_operator.cluster import ClusterError
 from slipstream_operator.process import Operator
 
