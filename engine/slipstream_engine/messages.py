@@ -1,44 +1,51 @@
 """What crosses the border between the serving process and the rank process, and its framing.
 
-A frame is four bytes of length and one JSON document. Both ends check every message against its
-type; nothing is ever unpickled.
+A frame is four bytes of length and one MessagePack document. Both ends check every message
+against its type; nothing is ever unpickled.
 """
 
 import struct
-from dataclasses import dataclass
-from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+import msgspec
 
+from slipstream_engine.batch import Load, Progress
 from slipstream_engine.request import Request
-from slipstream_engine.scheduler import Load, Progress
 
 LENGTH = struct.Struct(">I")
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class _Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    pass
+
+
+class Start(_Message, frozen=True, tag="start"):
     """The first message: the engine's whole configuration file."""
 
     config: str
-    kind: Literal["start"] = "start"
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(_Message, frozen=True, tag="submit"):
     request: Request
-    kind: Literal["submit"] = "submit"
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(_Message, frozen=True, tag="abort"):
+    """End a request, all of its samples; one that is gone already is no error."""
+
     request_id: str
-    kind: Literal["abort"] = "abort"
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The model can be asked now."""
+class AbortSample(_Message, frozen=True, tag="abort_sample"):
+    """End one sample of a request: its text met a stop string."""
+
+    request_id: str
+    sample: int
+
+
+class Loaded(_Message, frozen=True, tag="loaded"):
+    """The model can be asked now.
+
+    `kernels`: the implementation that runs, by operation. `namespace`: what page keys start from.
+    """
 
     architecture: str
     max_context: int
@@ -46,49 +53,47 @@ class Loaded:
     page_bytes: int
     load_s: float
     threads: int
-    kind: Literal["loaded"] = "loaded"
+    namespace: str
+    kernels: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one step brought, and where the queues stand after it."""
+class Step(_Message, frozen=True, tag="step"):
+    """What one step brought, and where the queues stand after it.
+
+    `num_prefill_tokens` of it were prompts, and the model ran for `run_s`.
+    """
 
     progress: tuple[Progress, ...]
     load: Load
-    kind: Literal["step"] = "step"
+    num_prefill_tokens: int = 0
+    run_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(_Message, frozen=True, tag="failed"):
     """The rank's last words: `reason` and `field` as in a startup failure."""
 
     reason: str
     message: str
     field: str = ""
-    kind: Literal["failed"] = "failed"
 
 
-ToRank = Annotated[Start | Submit | Abort, Field(discriminator="kind")]
-FromRank = Annotated[Loaded | Step | Failed, Field(discriminator="kind")]
-_to_rank: TypeAdapter[ToRank] = TypeAdapter(ToRank)
-_from_rank: TypeAdapter[FromRank] = TypeAdapter(FromRank)
+ToRank = Start | Submit | Abort | AbortSample
+FromRank = Loaded | Step | Failed
+_encoder = msgspec.msgpack.Encoder()
+_to_rank = msgspec.msgpack.Decoder(ToRank)
+_from_rank = msgspec.msgpack.Decoder(FromRank)
 
 
-def encode_to_rank(message: ToRank) -> bytes:
-    return _frame(_to_rank.dump_json(message))
+def encode(message: ToRank | FromRank) -> bytes:
+    body = _encoder.encode(message)
+    return LENGTH.pack(len(body)) + body
 
 
 def decode_to_rank(body: bytes) -> ToRank:
-    return _to_rank.validate_json(body)
-
-
-def encode_from_rank(message: FromRank) -> bytes:
-    return _frame(_from_rank.dump_json(message))
+    """Raises msgspec.DecodeError."""
+    return _to_rank.decode(body)
 
 
 def decode_from_rank(body: bytes) -> FromRank:
-    return _from_rank.validate_json(body)
-
-
-def _frame(body: bytes) -> bytes:
-    return LENGTH.pack(len(body)) + body
+    """Raises msgspec.DecodeError."""
+    return _from_rank.decode(body)

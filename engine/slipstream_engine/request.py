@@ -1,6 +1,6 @@
 """A request and its progress; knows no tensors, no clock and no HTTP."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -14,50 +14,52 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """`temperature` 0 is greedy; `top_k` 0 and `top_p` 1 cut nothing off.
+    """How one token is drawn; the neutral value of every field changes nothing.
 
-    `seed` together with a token's absolute position decides its random number, so that an answer
-    depends neither on what else is in the batch nor on preemption.
+    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 cut nothing off. Presence and
+    frequency penalties count the answer's tokens; the repetition penalty the prompt's too (as vLLM
+    does). `seed`, the index of the sample and a token's absolute position decide its random
+    number, so an answer depends neither on what else is in the batch nor on preemption.
     """
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
+    # None: no log-probabilities; 0: the drawn token's alone; k: the k most likely ones too.
+    num_top_logprobs: int | None = None
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether a draw depends on the tokens before it."""
+        return (
+            self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or self.repetition_penalty != 1.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asked for, in tokens."""
+    """What a client asked for, in tokens.
+
+    `end_tokens` are the model's and the client's stop ids together: the answer ends at one, and
+    the token is no part of it. Below `min_tokens` they are never drawn. `root_key` is the start
+    of the prompt's chain of page keys: two requests share pages only when theirs are equal.
+    Lower `priority` goes first.
+    """
 
     id: str
     prompt: tuple[int, ...]
     max_tokens: int
     sampling: SamplingParams
     end_tokens: frozenset[int]
-
-
-@dataclass(slots=True)
-class Sequence:
-    """A request on its way.
-
-    [0 ─ num_computed) has keys and values in `pages`; [num_computed ─ len(tokens)) is still to be
-    computed; the last row of that part gives the next token.
-    """
-
-    request: Request
-    order: int
-    tokens: list[int] = field(init=False)
-    num_computed: int = 0
-    pages: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.tokens = list(self.request.prompt)
-
-    @property
-    def num_uncomputed(self) -> int:
-        return len(self.tokens) - self.num_computed
-
-    @property
-    def num_generated(self) -> int:
-        return len(self.tokens) - len(self.request.prompt)
+    min_tokens: int = 0
+    num_samples: int = 1
+    priority: int = 0
+    root_key: bytes = b""

@@ -1,0 +1,110 @@
+"""What goes into one forward pass and what comes back: the only thing between policy and tensors.
+
+Integers and floats alone, so that a batch can be sent to every rank; knows no tensors.
+"""
+
+from dataclasses import dataclass
+
+from slipstream_engine.request import FinishReason, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One token to be drawn from the logits of one row of a chunk.
+
+    `row` counts from the chunk's first token; several draws may share it (`n` answers part at
+    the prompt's last token) and a chunk may have draws at several rows (a draft is verified so).
+    `position` is where the new token will stand. `history` holds the tokens before it and is
+    empty unless `sampling.needs_history`; its first `num_prompt_tokens` are the prompt.
+    `banned` are never drawn: end tokens of an answer that is still too short.
+    """
+
+    row: int
+    position: int
+    sample: int
+    sampling: SamplingParams
+    history: tuple[int, ...] = ()
+    num_prompt_tokens: int = 0
+    banned: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive tokens of one sequence.
+
+    They stand at [start ─ start + len(tokens)); `pages` hold everything up to there, in order.
+    """
+
+    start: int
+    tokens: tuple[int, ...]
+    pages: tuple[int, ...]
+    draws: tuple[Draw, ...] = ()
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One forward pass. `copies`: (source page, target page), made before it (copy on write)."""
+
+    chunks: tuple[Chunk, ...]
+    copies: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(chunk.tokens) for chunk in self.chunks)
+
+    @property
+    def num_draws(self) -> int:
+        return sum(len(chunk.draws) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural logarithm of a token's probability before temperature, penalties and cuts."""
+
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The token of one draw. `logprob` and `top` (most likely first) only where asked for."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A new token of one sample of a request, and its end if that was the last one.
+
+    `num_cached_tokens`: how much of the prompt was found in the prefix cache.
+    """
+
+    request_id: str
+    sample: int
+    sampled: Sampled
+    finish: FinishReason | None
+    num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Where the queues and the pages stand; the counters only ever grow.
+
+    Pages: used ones belong to sequences, cached ones to nobody but may be found again; the rest
+    of `num_pages` is free. `num_prefix_queries` and `num_prefix_hits` count prompt tokens.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_pages_used: int
+    num_pages_cached: int
+    num_pages: int
+    num_prefix_queries: int = 0
+    num_prefix_hits: int = 0
+    num_preemptions: int = 0
