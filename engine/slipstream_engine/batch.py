@@ -47,10 +47,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One forward pass. `copies`: (source page, target page), made before it (copy on write)."""
+    """One forward pass.
+
+    `copies`: (source page, target page), made before it (copy on write); no page is a source and
+    a target, so their order means nothing. `num_prefill_tokens` of its tokens are prompts.
+    """
 
     chunks: tuple[Chunk, ...]
     copies: tuple[tuple[int, int], ...] = ()
+    num_prefill_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:

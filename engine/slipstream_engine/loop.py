@@ -1,31 +1,52 @@
-"""The engine's step: take what was asked, schedule, run, commit, tell. Knows no sockets."""
+"""The engine's step: take what was asked, schedule, run, commit, tell.
 
-from slipstream_engine.messages import Abort, Step, Submit
-from slipstream_engine.runner import Runner
+Knows no sockets, no tensors and no time: the runner and the clock are given to it.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from slipstream_engine.batch import Batch, Sampled
+from slipstream_engine.messages import Abort, AbortSample, Step, Submit
 from slipstream_engine.scheduler import Scheduler
 
 
+class Runner(Protocol):
+    def run(self, batch: Batch) -> list[Sampled]:
+        """One forward pass: a token for every draw of the batch, in their order."""
+        ...
+
+
 class EngineLoop:
-    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+    """`clock`: seconds from anywhere, only ever growing."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Callable[[], float]) -> None:
         self._scheduler = scheduler
         self._runner = runner
+        self._clock = clock
 
     @property
     def is_idle(self) -> bool:
-        load = self._scheduler.load()
-        return load.num_running == 0 and load.num_waiting == 0
+        """Whether a step would find nothing to run."""
+        return self._scheduler.is_idle
 
-    def take(self, command: Submit | Abort) -> None:
+    def take(self, command: Submit | Abort | AbortSample) -> None:
+        """Raises ValueError for a request that can never run; its sender should have known."""
         match command:
             case Submit(request):
                 self._scheduler.submit(request)
             case Abort(request_id):
                 self._scheduler.abort(request_id)
+            case AbortSample(request_id, sample):
+                self._scheduler.abort_sample(request_id, sample)
 
     def step(self) -> Step:
         """One forward pass where there is work; always the load, so that gauges follow aborts."""
         batch = self._scheduler.schedule()
         if batch is None:
             return Step((), self._scheduler.load())
-        progress = self._scheduler.commit(batch, self._runner.run(batch))
-        return Step(tuple(progress), self._scheduler.load())
+        began = self._clock()
+        sampled = self._runner.run(batch)
+        run_s = self._clock() - began
+        progress = tuple(self._scheduler.commit(batch, sampled))
+        return Step(progress, self._scheduler.load(), batch.num_prefill_tokens, run_s)

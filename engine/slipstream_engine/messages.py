@@ -19,9 +19,15 @@ class _Message(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fie
 
 
 class Start(_Message, frozen=True, tag="start"):
-    """The first message: the engine's whole configuration file."""
+    """The first message to each rank: the engine's whole configuration file and its place in it.
+
+    `rendezvous`: where the ranks of one replica find each other, as torch.distributed's
+    `init_method`; empty for a single rank. Only rank 0 gets requests and answers.
+    """
 
     config: str
+    rank: int = 0
+    rendezvous: str = ""
 
 
 class Submit(_Message, frozen=True, tag="submit"):

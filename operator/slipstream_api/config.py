@@ -89,6 +89,24 @@ class EnginePages(ConfigModel):
     kv_bytes: int | None = Field(default=None, ge=1)
 
 
+class EngineParallel(ConfigModel):
+    """How one replica is split: `tensor` ranks share each layer, `pipeline` stages the layers."""
+
+    tensor: int = Field(default=1, ge=1, le=64)
+    pipeline: int = Field(default=1, ge=1, le=64)
+
+    @property
+    def num_ranks(self) -> int:
+        return self.tensor * self.pipeline
+
+
+class EngineKernels(ConfigModel):
+    """A bundle of kernels: a folder and the digest of what it must hold."""
+
+    path: str = Field(min_length=1)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
 class EngineConfig(ConfigModel):
     """`/etc/slipstream/engine.json`: what the operator writes and an engine reads."""
 
@@ -98,7 +116,12 @@ class EngineConfig(ConfigModel):
     server: EngineServerConfig = Field(default_factory=EngineServerConfig)
     limits: EngineLimits = Field(default_factory=EngineLimits)
     pages: EnginePages = Field(default_factory=EnginePages)
+    parallel: EngineParallel = Field(default_factory=EngineParallel)
+    # None: the reference operations.
+    kernels: EngineKernels | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
+    # checkpoint: 4- and 8-bit matrices stay as they are stored. none: everything in `dtype`.
+    quantization: Literal["checkpoint", "none"] = "checkpoint"
     # Threads of one matrix product. None: the CPUs that this process may use.
     threads: int | None = Field(default=None, ge=1, le=1024)
 
