@@ -1,42 +1,178 @@
-"""Logits to tokens; pure: the random numbers follow from seed and position alone."""
+"""Logits to tokens; pure: the random numbers follow from seed, sample and position alone.
+
+The order is vLLM's: banned tokens, bias and penalties change the logits, temperature scales them,
+then min-p, top-k and top-p cut, each seeing what the one before has left. Log-probabilities are
+of the raw logits, before all of that.
+"""
 
 import hashlib
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from slipstream_engine.batch import Draw, Sampled, TokenLogprob
 from slipstream_engine.request import SamplingParams
 
+# How many of the likeliest tokens top-p looks at before it sorts all of them. Of 49,152 tokens
+# on one CPU: 0.11 ms, 0.5 ms, and 4.5 ms for all.
+_FIRST_COUNTS: tuple[int, ...] = (64, 1024)
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+_Array = NDArray[np.float64]
 
-def sample(logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
-    """One token per row of logits ([samples, vocabulary], float32).
 
-    positions: where in its sequence each new token will stand.
+def sample(logits: Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[Sampled]:
+    """One token for every draw.
+
+    logits: [rows, vocabulary], float32, left as they are. rows: which of them each draw is from;
+    several may share one. Of equal logits the token with the lowest id comes first.
+    Raises FloatingPointError when a row that is drawn from holds no numbers.
+
+    Of 49,152 tokens, one CPU: 0.05 ms for the likeliest, 0.16 with top-k, 0.3 without or with
+    top-p, 0.2 more for penalties over 3,000 tokens, 0.3 for log-probabilities.
     """
-    tokens = logits.argmax(dim=-1).tolist()
-    for row, (one, position) in enumerate(zip(params, positions, strict=True)):
-        if one.temperature > 0:
-            tokens[row] = _draw(logits[row], one, uniform(one.seed, position))
-    return [int(token) for token in tokens]
+    is_plain = [_is_plain(draw.sampling) and not draw.banned for draw in draws]
+    best = logits.argmax(dim=-1).tolist() if any(is_plain) else []
+    return [
+        Sampled(best[row]) if plain else _sample_one(logits[row].cpu(), draw)
+        for row, draw, plain in zip(rows, draws, is_plain, strict=True)
+    ]
 
 
-def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that only seed and position decide."""
-    digest = hashlib.blake2b(f"{seed}:{position}".encode(), digest_size=8).digest()
+def uniform(seed: int, sample_index: int, position: int) -> float:
+    """A number in [0, 1) that only these three decide."""
+    text = f"{seed}:{sample_index}:{position}".encode()
+    digest = hashlib.blake2b(text, digest_size=8).digest()
     # 53 bits: every value is exact in a float, and 1.0 is never reached by rounding.
     return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
 
 
+def _is_plain(params: SamplingParams) -> bool:
+    """Whether the likeliest token of the raw logits is all that is asked for."""
+    return (
+        params.temperature == 0.0
+        and params.num_top_logprobs is None
+        and not params.logit_bias
+        and not params.needs_history
+    )
+
+
+def _sample_one(raw: Tensor, draw: Draw) -> Sampled:
+    """raw: [vocabulary]."""
+    logits = _adjusted(raw, draw)
+    params = draw.sampling
+    if params.temperature == 0.0:
+        token = int(logits.argmax())
+    else:
+        token = _draw(logits, params, uniform(params.seed, draw.sample, draw.position))
+    if params.num_top_logprobs is None:
+        return Sampled(token)
+    total = float(raw.logsumexp(dim=-1))
+    values, tokens = _largest(raw, params.num_top_logprobs)
+    top = tuple(
+        TokenLogprob(one, value - total)
+        for value, one in zip(values.tolist(), tokens.tolist(), strict=True)
+    )
+    return Sampled(token, float(raw[token]) - total, top)
+
+
+def _adjusted(raw: Tensor, draw: Draw) -> Tensor:
+    """The logits with everything that can change which one is largest: [vocabulary]."""
+    params = draw.sampling
+    if not (draw.banned or params.logit_bias or params.needs_history):
+        return raw
+    logits = raw.clone()
+    if params.logit_bias:
+        tokens, biases = zip(*params.logit_bias, strict=True)
+        logits[torch.tensor(tokens)] += torch.tensor(biases, dtype=logits.dtype)
+    if params.needs_history:
+        _penalise(logits, params, draw)
+    if draw.banned:
+        # Last, so that nothing lifts them again.
+        logits[torch.tensor(draw.banned)] = -torch.inf
+    return logits
+
+
+def _penalise(logits: Tensor, params: SamplingParams, draw: Draw) -> None:
+    """vLLM's definitions (`model_executor/layers/utils.py`, `apply_penalties`), in place."""
+    history = np.array(draw.history, dtype=np.int64)
+    if params.repetition_penalty != 1.0:
+        # A token that stands there twice is computed twice from the same value.
+        seen = torch.from_numpy(history)
+        values = logits[seen]
+        penalty = params.repetition_penalty
+        logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
+    tokens, counts = np.unique(history[draw.num_prompt_tokens :], return_counts=True)
+    change = params.frequency_penalty * counts + params.presence_penalty
+    logits[torch.from_numpy(tokens)] -= torch.from_numpy(change).to(logits.dtype)
+
+
 def _draw(logits: Tensor, params: SamplingParams, u: float) -> int:
-    """Inverse of the cumulative distribution at u, most likely tokens first."""
-    count = params.top_k if 0 < params.top_k < len(logits) else len(logits)
-    # Double precision: a tiny temperature must not overflow.
-    values, tokens = logits.double().topk(count)
-    probabilities = ((values - values[0]) / params.temperature).softmax(dim=-1)
-    cumulative = probabilities.cumsum(dim=-1)
-    # The smallest set of tokens whose probability reaches top_p: at least one.
-    kept = int((cumulative - probabilities < params.top_p).sum()) if params.top_p < 1 else count
-    target = u * cumulative[kept - 1]
-    index = int(torch.searchsorted(cumulative[:kept], target, right=True))
-    return int(tokens[min(index, kept - 1)])
+    """Inverse of the cumulative distribution at u."""
+    size, largest = len(logits), float(logits.max())
+    if not math.isfinite(largest):
+        raise FloatingPointError(f"nothing can be drawn: the largest logit is {largest}")
+    if params.top_k > 0:
+        values, tokens = _largest(logits, min(params.top_k, size))
+        sums = _weights(values, largest, params).cumsum()
+        return int(tokens[_index(sums, float(sums[-1]), params.top_p, u)])
+    every = _weights(logits, largest, params)
+    if params.top_p == 1.0:
+        # Nothing to sort: the order of the tokens is as good as any.
+        sums = every.cumsum()
+        return _index(sums, float(sums[-1]), 1.0, u)
+    total = float(every.sum())
+    for count in (*(count for count in _FIRST_COUNTS if count < size), size):
+        values, tokens = _largest(logits, count)
+        sums = _weights(values, largest, params).cumsum()
+        if sums[-1] >= params.top_p * total or count == size:
+            break
+    return int(tokens[_index(sums, total, params.top_p, u)])
+
+
+def _weights(values: Tensor, largest: float, params: SamplingParams) -> _Array:
+    """Probabilities relative to the largest one; zero where min-p cuts."""
+    # Bounded, so that a tiny temperature leaves the largest one at 1 and nothing is no number.
+    scale = min(1.0 / params.temperature, _MAX_FLOAT32)
+    # exp in single precision is three times faster; sums need the digits.
+    weights: _Array = ((values - largest) * scale).exp_().numpy().astype(np.float64)
+    if params.min_p > 0.0:
+        weights[weights < params.min_p] = 0.0
+    return weights
+
+
+def _index(sums: _Array, total: float, top_p: float, u: float) -> int:
+    """Which of the weights is drawn. sums: theirs, added up one by one; total: of all weights.
+
+    With top_p below 1 they are the largest ones, in descending order, and enough of them.
+    """
+    last = len(sums) - 1
+    if top_p < 1.0:
+        # The smallest set whose share reaches top_p: whoever has less than that before it.
+        last = min(int(sums.searchsorted(top_p * total)), last)
+    target = u * float(sums[last])
+    index = int(sums.searchsorted(target, side="right"))
+    # Rounding may reach the whole sum: then the last that has any weight.
+    return index if index <= last else int(sums.searchsorted(sums[last]))
+
+
+def _largest(row: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest values in descending order and their tokens, lowest first among equals.
+
+    torch.topk alone leaves open the order of equals and which of them it takes.
+    """
+    if count == 0:
+        return row[:0], torch.empty(0, dtype=torch.long)
+    if count < len(row):
+        values, tokens = row.topk(count + 1)
+        if bool((values[1:] < values[:-1]).all()):
+            return values[:count], tokens[:count]
+        tokens = (row >= values[count - 1]).nonzero().squeeze(-1)
+        row = row[tokens]
+    else:
+        tokens = torch.arange(len(row))
+    order = row.argsort(descending=True, stable=True)[:count]
+    return row[order], tokens[order]
