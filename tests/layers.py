@@ -39,7 +39,14 @@ def pytest(*arguments: str) -> tuple[str, ...]:
     return (str(BIN / "python"), "-m", "pytest", "-q", "--durations=5", *arguments)
 
 
-UNIT = ("tests/api", "tests/local", "tests/operator", "tests/gateway", "tests/weights")
+UNIT = (
+    "tests/api",
+    "tests/local",
+    "tests/operator",
+    "tests/gateway",
+    "tests/weights",
+    "tests/kvstore",
+)
 
 LAYERS = (
     Layer("environment", 300, (("make", "environment"),)),
