@@ -41,6 +41,7 @@ def pytest(*arguments: str) -> tuple[str, ...]:
 
 UNIT = (
     "tests/api",
+    "tests/bench_serve",
     "tests/local",
     "tests/operator",
     "tests/gateway",

@@ -33,17 +33,23 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 def to_engine(
-    client: Mapping[str, str], *, token: str | None, model: str, session: str, request_id: str
+    client: Mapping[str, str],
+    *,
+    token: str,
+    model: str,
+    track: str,
+    session: str,
+    request_id: str,
 ) -> dict[str, str]:
     """The headers of the upstream request. `client` must be case-insensitive."""
     headers = {name: client[name] for name in _TO_ENGINE if name in client}
     # The bytes of a stream pass as they are, so they must not come compressed.
     headers["accept-encoding"] = "identity"
+    headers[names.HEADER_TOKEN] = token
     headers[names.HEADER_MODEL] = model
+    headers[names.HEADER_TRACK] = track
     headers[names.HEADER_SESSION] = session
     headers[names.HEADER_REQUEST_ID] = request_id
-    if token is not None:
-        headers[names.HEADER_TOKEN] = token
     return headers
 
 

@@ -14,7 +14,35 @@ from slipstream_gateway.table import RoutingTable
 
 # Requests that reached no model or no track.
 NONE = ""
+# What proxies count for a client that went away; never sent to anybody.
+CLIENT_CLOSED = 499
+# Every status that a request can come to, of this gateway and of its engines; what else an engine
+# answers is counted as one of `other`, so that it cannot make up labels.
+_CODES: tuple[str, ...] = (
+    "200",
+    "400",
+    "401",
+    "403",
+    "404",
+    "408",
+    "413",
+    "417",
+    "422",
+    "429",
+    "499",
+)
+_CODES += ("500", "501", "502", "503", "504", "other")
+# Those of requests without a model, and of those whose model had no replica for them.
+_CODES_WITHOUT_MODEL = ("400", "404", "408", "413", "417", "499", "500", "503")
+_CODES_WITHOUT_TRACK = ("499", "500", "503")
 _KINDS = ("ModelRoute", "EndpointSlice", "Secret")
+_OPERATIONS = (
+    *(f"{verb} {kind}" for verb in ("watch", "read") for kind in _KINDS),
+    "renew the Lease",
+    "delete the Lease",
+    "acknowledge",
+    "withdraw",
+)
 _TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _DURATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
@@ -26,13 +54,14 @@ class Metrics:
         registry = self.registry
         self.requests = Counter(
             "slipstream_gateway_requests",
-            "Finished requests by model, track and status code (499: the client went away).",
+            "Finished requests by model, track and what they came to: a status code, 499 where the"
+            " client went away, 502 to 504 also where an answer broke off.",
             (*where, "code"),
             registry=registry,
         )
         self.ttft = Histogram(
             "slipstream_gateway_time_to_first_token_seconds",
-            "From a streamed request's arrival to the first byte of its answer's body.",
+            "From a streamed request's arrival to the first event with something generated.",
             where,
             buckets=_TTFT_BUCKETS_S,
             registry=registry,
@@ -79,7 +108,7 @@ class Metrics:
         )
         self.engine_errors = Counter(
             "slipstream_gateway_engine_errors",
-            "Requests that an engine did not answer to the end.",
+            "Requests that an engine failed, or did not answer to the end.",
             where,
             registry=registry,
         )
@@ -94,18 +123,40 @@ class Metrics:
             ("operation",),
             registry=registry,
         )
+        # These keep what they counted while the model lives: a track comes back with a rollout.
+        self._of_tracks: tuple[Counter | Gauge | Histogram, ...] = (
+            self.ttft,
+            self.duration,
+            self.outstanding,
+            self.retries,
+            self.fallbacks,
+            self.disconnects,
+            self.engine_errors,
+        )
         self._contacts = _Contacts()
         registry.register(self._contacts)
-        for code in ("200", "404", "503"):
+        for operation in _OPERATIONS:
+            self.cluster_errors.labels(operation)
+        for code in _CODES_WITHOUT_MODEL:
             self.requests.labels(NONE, NONE, code)
         self._shown: set[tuple[str, str]] = set()
+        # Also those that a late request of a deleted model brought back.
+        self._labelled: set[str] = set()
+
+    def count_request(self, model: str, track: str, status: int) -> None:
+        """One finished request; `track` is NONE where no replica was chosen, `model` where none
+        was found."""
+        code = str(status)
+        self.requests.labels(model, track, code if code in _CODES else "other").inc()
+        if model != NONE:
+            self._labelled.add(model)
 
     def note_contact(self, kind: str) -> None:
         """The API server said something about this kind."""
         self._contacts.last_s[kind] = time.monotonic()
 
     def show(self, table: RoutingTable) -> None:
-        """Bring the gauges to a new table; a model's metrics start as 0."""
+        """Bring the gauges to a new table; a model's metrics start as 0 and end with it."""
         pairs = {
             (model.qualified_name, track.name): len(track.replicas)
             for model in table.models
@@ -115,11 +166,18 @@ class Metrics:
             self.ready_replicas.remove(*gone)
         for (model, track), num_ready in pairs.items():
             self.ready_replicas.labels(model, track).set(num_ready)
-            self.requests.labels(model, track, "200")
-            for metric in (self.ttft, self.duration, self.outstanding):
+            for code in _CODES:
+                self.requests.labels(model, track, code)
+            for metric in self._of_tracks:
                 metric.labels(model, track)
-            for counter in (self.retries, self.fallbacks, self.disconnects, self.engine_errors):
-                counter.labels(model, track)
+        models = {model.qualified_name for model in table.models}
+        for model in models:
+            for code in _CODES_WITHOUT_TRACK:
+                self.requests.labels(model, NONE, code)
+        for gone_model in self._labelled - models:
+            for each in (self.requests, *self._of_tracks):
+                each.remove_by_labels({"model": gone_model})
+        self._labelled = set(models)
         self._shown = set(pairs)
         self.models.set(len(table.models))
 

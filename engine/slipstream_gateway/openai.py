@@ -11,10 +11,20 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from slipstream_api.observation import ErrorClass
 from slipstream_gateway.table import Model, RoutingTable
 
 _NAMES_SHOWN = 10
 _NAME_CHARACTERS = 128
+_FAILURES = {
+    ErrorClass.ENGINE_UNREACHABLE: (503, "The model's replica cannot be reached; try again soon."),
+    ErrorClass.ENGINE_TIMEOUT: (504, "The model's replica was silent for too long."),
+    ErrorClass.ENGINE_DROPPED: (502, "The model's replica ended before it answered."),
+    ErrorClass.ENGINE_BROKE: (502, "The model's replica ended in the middle of its answer."),
+    ErrorClass.ENGINE_FAILED: (502, "The model's replica failed in the middle of its answer."),
+    ErrorClass.GATEWAY_SHUTDOWN: (503, "This gateway is shutting down; try again."),
+    ErrorClass.GATEWAY_FAILED: (500, "The gateway failed; its log has more under the request id."),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +95,16 @@ def nothing_ready(model: Model) -> ApiError:
     return ApiError(503, message, "server_error", code="model_not_ready")
 
 
-def engine_failed(error_class: str) -> ApiError:
-    """What a client is told of an engine that gave no answer, or not all of it."""
-    status, message = {
-        "engine_unreachable": (503, "The model's replica cannot be reached; try again soon."),
-        "engine_timeout": (504, "The model's replica was silent for too long."),
-        "engine_dropped": (502, "The model's replica ended before it answered."),
-    }.get(error_class, (502, "The model's replica ended in the middle of its answer."))
-    return ApiError(status, message, "server_error", code=error_class)
+def no_token(namespace: str) -> ApiError:
+    """Engines resolve aliases and count sessions only for who shows them their token."""
+    message = f"The gateway has no internal token for namespace `{namespace}` yet; try again soon."
+    return ApiError(503, message, "server_error", code="internal_token_missing")
+
+
+def failed(error_class: ErrorClass) -> ApiError:
+    """What a client is told of a request that got no answer, or not all of it."""
+    status, message = _FAILURES[error_class]
+    return ApiError(status, message, "server_error", code=error_class.value)
 
 
 def list_models(table: RoutingTable) -> dict[str, Any]:

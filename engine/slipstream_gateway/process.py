@@ -16,10 +16,11 @@ from slipstream_api import failure, names
 from slipstream_api.conditions import Reason
 from slipstream_api.config import ConfigError, GatewayConfig
 from slipstream_api.failure import StartupFailure
+from slipstream_api.observation import Ring
 from slipstream_gateway import cluster
 from slipstream_gateway.cluster import Identity
+from slipstream_gateway.flight import Recorder
 from slipstream_gateway.metrics import Metrics
-from slipstream_gateway.observations import Ring
 from slipstream_gateway.proxy import Proxy
 from slipstream_gateway.reporter import Reporter
 from slipstream_gateway.server import Server
@@ -93,7 +94,8 @@ class Gateway:
             connect_timeout_s=config.connect_timeout_s, read_timeout_s=config.read_timeout_s
         )
         ring = Ring(config.observations, instance=f"{identity.name}/{uuid.uuid4().hex[:8]}")
-        proxy = Proxy(config, self.view, self._engines, self.metrics, ring)
+        recorder = Recorder(self.metrics, ring)
+        proxy = Proxy(config, self.view, self._engines, self.metrics, recorder)
         self._server = Server(config, identity, self.view, proxy, self.metrics, ring)
         self.is_listening = asyncio.Event()
         self.port = 0

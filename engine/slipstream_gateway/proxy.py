@@ -1,35 +1,34 @@
-"""One request from arrival to the last byte: choose, forward, stream, and say how it ended.
+"""One request from arrival to its answer: read, choose, send, and once more where that is safe.
 
-Knows no cluster. The body's bytes pass unchanged in both directions, chunk by chunk.
+Knows no cluster. The body's bytes pass unchanged in both directions.
 """
 
 import asyncio
 import hashlib
 import logging
-import secrets
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
+from typing import cast
 
-import aiohttp
 from aiohttp import web
 
 from slipstream_api import names
 from slipstream_api.config import GatewayConfig
-from slipstream_gateway import choice, headers, openai, session
-from slipstream_gateway.choice import NotFound, NothingReady, Target
-from slipstream_gateway.metrics import NONE, Metrics
-from slipstream_gateway.observations import Observation, Ring, Usage
+from slipstream_api.observation import ErrorClass
+from slipstream_gateway import choice, headers, openai, session, toolcalls
+from slipstream_gateway.choice import NotFound, Target
+from slipstream_gateway.flight import Flight, Recorder
+from slipstream_gateway.metrics import Metrics
 from slipstream_gateway.openai import ApiError
-from slipstream_gateway.table import Model
-from slipstream_gateway.tail import Tail
-from slipstream_gateway.upstream import EngineError, Engines, Unreachable
+from slipstream_gateway.relay import relay
+from slipstream_gateway.upstream import EngineError, Engines, Remedy, Unreachable
 from slipstream_gateway.view import View
 
-log = logging.getLogger("slipstream.gateway.request")
+log = logging.getLogger("slipstream.gateway.proxy")
 
 REQUEST_ID = web.RequestKey("request_id", str)
 
@@ -38,67 +37,86 @@ _BODY_TIMEOUT_S = 120.0
 # Draining or loading, and full: another replica may have room.
 _TURNED_AWAY = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
 _MAX_ATTEMPTS = 2
-# What proxies log for a client that went away; never sent to anybody.
-_CLIENT_CLOSED = 499
-_EVENT_STREAM = "text/event-stream"
-
-
-class _ClientGone(Exception):  # noqa: N818
-    """The client's connection ended before its answer did."""
-
-
-class _EngineBroke(Exception):  # noqa: N818
-    """The engine's connection ended, or fell silent, in the middle of an answer."""
-
-
-@dataclass(slots=True)
-class _Flight:
-    """One request while it lasts, and what is to be recorded of it."""
-
-    started_s: float
-    request_id: str
-    digest: bytes = b""
-    model: Model | None = None
-    target: Target | None = None
-    status: int = 0
-    attempts: int = 0
-    streamed: bool = False
-    ttft_s: float | None = None
-    usage: Usage | None = None
-    error_class: str | None = None
-    disconnect: bool = False
-    tried: set[str] = field(default_factory=set)
+# How long requests that are cut may take to tell their clients.
+_CUT_S = 3.0
 
 
 class Proxy:
     """Forwards requests by the view's table; counts what is outstanding at each replica."""
 
     def __init__(
-        self, config: GatewayConfig, view: View, engines: Engines, metrics: Metrics, ring: Ring
+        self,
+        config: GatewayConfig,
+        view: View,
+        engines: Engines,
+        metrics: Metrics,
+        recorder: Recorder,
     ) -> None:
         self._config = config
         self._view = view
         self._engines = engines
         self._metrics = metrics
-        self._ring = ring
+        self._recorder = recorder
         self._outstanding: Counter[str] = Counter()
-        # Where a namespace has no token yet: hashes that mean something to this process only.
-        self._own_key = secrets.token_bytes(32)
+        self._flights: set[Flight] = set()
+
+    @property
+    def num_flights(self) -> int:
+        """Requests that have no whole answer yet."""
+        return len(self._flights)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        flight = _Flight(started_s=time.monotonic(), request_id=request[REQUEST_ID])
+        flight = Flight(
+            started_s=time.monotonic(),
+            request_id=request[REQUEST_ID],
+            task=cast(asyncio.Task[object], asyncio.current_task()),
+        )
+        self._flights.add(flight)
         try:
             return await self._answer(request, flight)
         except asyncio.CancelledError:
-            # Without a transport it was the client; with one, this process ends its streams.
-            flight.disconnect = request.transport is None
-            flight.error_class = "client_disconnect" if flight.disconnect else "gateway_shutdown"
-            flight.status = flight.status or _CLIENT_CLOSED
-            raise
+            if request.transport is None:
+                flight.fail(ErrorClass.CLIENT_DISCONNECT)
+                raise
+            flight.fail(ErrorClass.GATEWAY_SHUTDOWN)
+            if not flight.is_cut:
+                raise
+            flight.task.uncancel()
+            return self.refuse(flight, openai.failed(ErrorClass.GATEWAY_SHUTDOWN))
+        except ConnectionError:
+            flight.fail(ErrorClass.CLIENT_DISCONNECT)
+            return web.Response(status=flight.status)  # to nobody
+        except Exception as error:
+            # Neither its words nor its locals: they may hold what the client sent.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            log.error(
+                "a request failed",
+                extra={"request_id": flight.request_id, "type": type(error).__name__, "at": where},
+            )
+            flight.fail(ErrorClass.GATEWAY_FAILED)
+            return self.refuse(flight, openai.failed(ErrorClass.GATEWAY_FAILED))
         finally:
-            self._record(flight)
+            self._flights.discard(flight)
+            self._recorder.record(flight)
 
-    async def _answer(self, request: web.Request, flight: _Flight) -> web.StreamResponse:
+    async def finish(self, timeout_s: float) -> None:
+        """Wait until no request is left; cut those that are left then, and tell their clients."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._all_landed()
+        except TimeoutError:
+            for flight in self._flights:
+                flight.is_cut = True
+                flight.task.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CUT_S):
+                    await self._all_landed()
+
+    async def _all_landed(self) -> None:
+        while self._flights:
+            await asyncio.wait([flight.task for flight in self._flights])
+
+    async def _answer(self, request: web.Request, flight: Flight) -> web.StreamResponse:
         body = await self._read(request)
         if isinstance(body, ApiError):
             return self.refuse(flight, body)
@@ -110,12 +128,19 @@ class Proxy:
             request.headers.get("authorization", ""),
             envelope.body,
         )
+        flight.offered_tools = toolcalls.offered(envelope.body)
         return await self._forward(request, flight, envelope.model, body)
 
     async def _read(self, request: web.Request) -> bytes | ApiError:
         limit_bytes = self._config.max_body_bytes
         if (request.content_length or 0) > limit_bytes:
             return openai.too_large(limit_bytes)
+        expected = request.headers.get("expect")
+        if expected is not None:
+            if expected.lower() != "100-continue":
+                return ApiError(417, "Only 100-continue may be expected.", "invalid_request_error")
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # nothing of the answer itself
         try:
             async with asyncio.timeout(_BODY_TIMEOUT_S):
                 return await request.read()
@@ -124,46 +149,62 @@ class Proxy:
         except TimeoutError:
             message = f"The body did not arrive within {_BODY_TIMEOUT_S:.0f} seconds."
             return ApiError(408, message, "invalid_request_error", code="request_timeout")
-        except web.RequestPayloadError as error:
-            return openai.invalid(f"The body could not be read: {error}")
+        except web.RequestPayloadError:
+            return openai.invalid("The body could not be read: its length or encoding is wrong.")
 
     async def _forward(
-        self, request: web.Request, flight: _Flight, name: str, body: bytes
+        self, request: web.Request, flight: Flight, name: str, body: bytes
     ) -> web.StreamResponse:
         failure: ApiError | None = None
+        again: Target | None = None  # its engine may have closed a connection as idle
         while True:
-            target = self._choose(flight, name)
+            target = again or self._choose(flight, name)
             if isinstance(target, NotFound):
                 return self.refuse(flight, openai.model_not_found(name, self._view.table))
             flight.model = target.model
-            if isinstance(target, NothingReady):
+            if not isinstance(target, Target):
                 return self.refuse(flight, failure or openai.nothing_ready(target.model))
-            flight.target = target
-            flight.attempts += 1
+            token = self._view.token(target.model.namespace, time.monotonic())
+            if token is None:
+                return self.refuse(flight, openai.no_token(target.model.namespace))
+            self._send_off(flight, target, token)
             with self._counted(target):
                 try:
-                    answer = await self._engines.post(
-                        target.replica, request.path, body, self._headers(request, flight, target)
+                    upstream = await self._engines.post(
+                        target.replica,
+                        request.path,
+                        body,
+                        _headers(request, flight, target, token),
+                        is_fresh=again is not None,
                     )
                 except EngineError as error:
-                    flight.error_class = error.error_class
-                    failure = openai.engine_failed(error.error_class)
-                    if isinstance(error, Unreachable):
+                    # An engine that ended a connection and takes no other one is gone.
+                    is_gone = again is not None and isinstance(error, Unreachable)
+                    flight.error_class = ErrorClass.ENGINE_DROPPED if is_gone else error.error_class
+                    failure = openai.failed(flight.error_class)
+                    if error.remedy is Remedy.NONE or flight.attempts == _MAX_ATTEMPTS:
+                        return self.refuse(flight, failure)
+                    again = target if error.remedy is Remedy.SAME_AGAIN else None
+                    if again is None:
                         flight.tried.add(choice.replica_key(target.model, target.replica))
-                    if error.is_retriable and flight.attempts < _MAX_ATTEMPTS:
-                        continue
-                    return self.refuse(flight, failure)
+                    continue
                 try:
-                    if answer.status in _TURNED_AWAY and self._can_move(flight, target, name):
+                    if upstream.status in _TURNED_AWAY and self._can_move(flight, target, name):
+                        again = None
                         continue
-                    flight.error_class = None
-                    return await self._relay(request, flight, answer)
+                    return await relay(
+                        request,
+                        flight,
+                        upstream,
+                        write_timeout_s=self._config.read_timeout_s,
+                        retry_after_s=self._config.retry_after_s,
+                    )
                 finally:
                     # What was read to its end is back in the pool already; the rest is cut, so
                     # that the engine stops computing for nobody.
-                    answer.close()
+                    upstream.close()
 
-    def _choose(self, flight: _Flight, name: str) -> choice.Resolution:
+    def _choose(self, flight: Flight, name: str) -> choice.Resolution:
         return choice.resolve(
             self._view.table,
             name,
@@ -172,12 +213,19 @@ class Proxy:
             excluded=frozenset(flight.tried),
         )
 
-    def _can_move(self, flight: _Flight, target: Target, name: str) -> bool:
+    def _can_move(self, flight: Flight, target: Target, name: str) -> bool:
         """Whether another replica may take what this one, full or draining, turned away."""
         if flight.attempts >= _MAX_ATTEMPTS:
             return False
         flight.tried.add(choice.replica_key(target.model, target.replica))
         return isinstance(self._choose(flight, name), Target)
+
+    def _send_off(self, flight: Flight, target: Target, token: str) -> None:
+        flight.target = target
+        flight.attempts += 1
+        # Equal in all gateways and engines of a namespace until its token is rotated.
+        key = hashlib.sha256(token.encode()).digest()
+        flight.session = session.keyed_hash(flight.digest, key)
 
     @contextmanager
     def _counted(self, target: Target) -> Iterator[None]:
@@ -193,158 +241,20 @@ class Proxy:
             if not self._outstanding[key]:
                 del self._outstanding[key]
 
-    def _headers(self, request: web.Request, flight: _Flight, target: Target) -> dict[str, str]:
-        return headers.to_engine(
-            request.headers,
-            token=self._view.token(target.model.namespace, time.monotonic()),
-            model=target.model.qualified_name,
-            session=self._session_hash(flight, target.model),
-            request_id=flight.request_id,
-        )
-
-    def _session_hash(self, flight: _Flight, model: Model) -> str:
-        """Equal in all gateways and engines of a namespace until its token is rotated."""
-        token = self._view.token(model.namespace, time.monotonic())
-        key = self._own_key if token is None else hashlib.sha256(token.encode()).digest()
-        return session.keyed_hash(flight.digest, key)
-
-    async def _relay(
-        self, request: web.Request, flight: _Flight, answer: aiohttp.ClientResponse
-    ) -> web.StreamResponse:
-        response = web.StreamResponse(status=answer.status, reason=answer.reason)
-        for name, value in headers.to_client(answer.headers.items(), request_id=flight.request_id):
-            response.headers.add(name, value)
-        response.content_length = answer.content_length
-        flight.status = answer.status
-        flight.streamed = answer.content_type == _EVENT_STREAM
-        tail = Tail(is_event_stream=flight.streamed)
-        if flight.streamed:
-            # Understood by nginx, which otherwise collects a stream before it passes it on.
-            response.headers.setdefault("x-accel-buffering", "no")
-        try:
-            await self._pass_on(request, response, flight, answer, tail)
-        except _ClientGone:
-            flight.disconnect = True
-            flight.error_class = "client_disconnect"
-            if request.transport is not None:
-                request.transport.abort()  # it takes no more bytes, of an ending neither
-        except _EngineBroke:
-            flight.error_class = "engine_broke"
-            await self._break_off(request, response, tail, is_event_stream=flight.streamed)
-        flight.usage = tail.usage()
-        return response
-
-    async def _pass_on(
-        self,
-        request: web.Request,
-        response: web.StreamResponse,
-        flight: _Flight,
-        answer: aiohttp.ClientResponse,
-        tail: Tail,
-    ) -> None:
-        try:
-            await response.prepare(request)
-        except ConnectionError as error:
-            raise _ClientGone from error
-        while True:
-            try:
-                chunk = await answer.content.readany()
-            except (aiohttp.ClientError, OSError) as error:  # OSError: TimeoutError is one
-                raise _EngineBroke from error
-            if not chunk:
-                break
-            if flight.ttft_s is None and flight.streamed:
-                flight.ttft_s = time.monotonic() - flight.started_s
-            tail.feed(chunk)
-            try:
-                async with asyncio.timeout(self._config.read_timeout_s):
-                    await response.write(chunk)
-            except (ConnectionError, TimeoutError) as error:
-                raise _ClientGone from error
-        try:
-            await response.write_eof()
-        except ConnectionError as error:
-            raise _ClientGone from error
-
-    async def _break_off(
-        self,
-        request: web.Request,
-        response: web.StreamResponse,
-        tail: Tail,
-        *,
-        is_event_stream: bool,
-    ) -> None:
-        """End an answer so that nobody takes it for a whole one: an error event where events are
-        spoken, then a connection that closes before the body's own end."""
-        transport = request.transport
-        if transport is None:
-            return
-        if is_event_stream:
-            event = openai.engine_failed("engine_broke").event()
-            try:
-                await response.write(event if tail.is_between_events else b"\n\n" + event)
-            except ConnectionError:
-                return
-        transport.close()
-
-    def refuse(self, flight: _Flight, error: ApiError) -> web.Response:
+    def refuse(self, flight: Flight, error: ApiError) -> web.Response:
         flight.status = error.status
         return error_response(error, self._config.retry_after_s)
 
-    def _record(self, flight: _Flight) -> None:
-        duration_s = time.monotonic() - flight.started_s
-        model = NONE if flight.model is None else flight.model.qualified_name
-        target = flight.target
-        track = NONE if target is None else target.track.name
-        self._count(flight, model, track, duration_s)
-        if target is not None:
-            self._ring.append(
-                Observation(
-                    time_s=round(time.time(), 3),
-                    namespace=target.model.namespace,
-                    model=target.model.name,
-                    track=track,
-                    revision=target.track.revision,
-                    session=self._session_hash(flight, target.model),
-                    status=flight.status,
-                    duration_s=round(duration_s, 6),
-                    streamed=flight.streamed,
-                    disconnect=flight.disconnect,
-                    ttft_s=None if flight.ttft_s is None else round(flight.ttft_s, 6),
-                    error_class=flight.error_class,
-                    usage=flight.usage,
-                )
-            )
-        log.info(
-            "request",
-            extra={
-                "request_id": flight.request_id,
-                "model": model or None,
-                "track": track or None,
-                "pod": None if target is None else target.replica.pod,
-                "status": flight.status,
-                "duration_s": round(duration_s, 4),
-                "ttft_s": None if flight.ttft_s is None else round(flight.ttft_s, 4),
-                "streamed": flight.streamed,
-                "attempts": flight.attempts,
-                "error_class": flight.error_class,
-            },
-        )
 
-    def _count(self, flight: _Flight, model: str, track: str, duration_s: float) -> None:
-        metrics = self._metrics
-        code = _CLIENT_CLOSED if flight.disconnect else flight.status
-        metrics.requests.labels(model, track, str(code)).inc()
-        if flight.target is None:
-            return
-        metrics.duration.labels(model, track).observe(duration_s)
-        if flight.ttft_s is not None:
-            metrics.ttft.labels(model, track).observe(flight.ttft_s)
-        metrics.retries.labels(model, track).inc(max(0, flight.attempts - 1))
-        metrics.fallbacks.labels(model, track).inc(flight.target.fell_back)
-        metrics.disconnects.labels(model, track).inc(flight.disconnect)
-        has_failed = (flight.error_class or "").startswith("engine_")
-        metrics.engine_errors.labels(model, track).inc(has_failed)
+def _headers(request: web.Request, flight: Flight, target: Target, token: str) -> dict[str, str]:
+    return headers.to_engine(
+        request.headers,
+        token=token,
+        model=target.model.qualified_name,
+        track=target.track.name,
+        session=flight.session or "",
+        request_id=flight.request_id,
+    )
 
 
 def error_response(error: ApiError, retry_after_s: int) -> web.Response:
@@ -352,6 +262,10 @@ def error_response(error: ApiError, retry_after_s: int) -> web.Response:
     response = web.Response(status=error.status, body=error.dump(), content_type="application/json")
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
         response.headers["retry-after"] = str(retry_after_s)
-    if error.status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
+    if error.status in (
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        HTTPStatus.EXPECTATION_FAILED,
+    ):
         response.force_close()  # the rest of the body is not worth reading
     return response

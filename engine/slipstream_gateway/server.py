@@ -2,25 +2,34 @@
 
 import asyncio
 import errno
+import logging
 import socket
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 from aiohttp import web
 
-from slipstream_api import names
+from slipstream_api import names, observation
 from slipstream_api.config import GatewayConfig
+from slipstream_api.observation import Ring
 from slipstream_gateway import headers, openai
 from slipstream_gateway.cluster import Identity
 from slipstream_gateway.metrics import Metrics
-from slipstream_gateway.observations import Ring
 from slipstream_gateway.openai import ApiError
 from slipstream_gateway.proxy import REQUEST_ID, Proxy, error_response
 from slipstream_gateway.view import View
 
+_http_log = logging.getLogger("slipstream.gateway.http")
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_OBSERVATIONS_PER_PAGE = 1000
+# How long a new connection may take to ask something. nginx's default.
+_FIRST_REQUEST_S = 60.0
+# Between two requests of a connection: longer than the load balancers in front keep theirs open
+# (600 s is the longest of the large clouds), so that it is their end that closes it.
+_KEEP_ALIVE_S = 620.0
+# For what is no request to a model: a page of metrics.
+_CLOSE_S = 1.0
 
 
 class Server:
@@ -34,7 +43,10 @@ class Server:
         proxy: Proxy,
         metrics: Metrics,
         ring: Ring,
+        *,
+        first_request_s: float = _FIRST_REQUEST_S,
     ) -> None:
+        self._first_request_s = first_request_s
         self._config = config
         self._identity = identity
         self._view = view
@@ -46,13 +58,18 @@ class Server:
             # A client that goes away ends its handler, and with it the engine's work.
             handler_cancellation=True,
             access_log=None,
-            shutdown_timeout=config.drain_timeout_s,
+            keepalive_timeout=_KEEP_ALIVE_S,
+            logger=_http_log,
+            shutdown_timeout=_CLOSE_S,
         )
+        self._asked: set[asyncio.BaseProtocol] = set()
+        self._sweep: asyncio.Task[None] | None = None
         self.is_draining = False
 
     async def start(self) -> int:
         """Accept connections; the port."""
         await self._runner.setup()
+        self._sweep = asyncio.create_task(self._close_silent_connections())
         listener = _listen(self._config.port)
         port: int = listener.getsockname()[1]
         await web.SockSite(self._runner, listener).start()
@@ -60,12 +77,19 @@ class Server:
 
     async def drain(self, unready_grace_s: float) -> None:
         """Stop being ready, then accepting; end when every answer has ended, or with the drain
-        timeout, which cuts the rest off."""
+        timeout, which cuts the rest off and tells their clients."""
         self.is_draining = True
         await asyncio.sleep(unready_grace_s)
+        for site in self._runner.sites:
+            await site.stop()
+        await self._proxy.finish(self._config.drain_timeout_s)
         await self.close()
 
     async def close(self) -> None:
+        """Cut what is under way, and close every connection."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        await self._proxy.finish(0.0)
         await self._runner.cleanup()
 
     def _application(self) -> web.Application:
@@ -73,8 +97,8 @@ class Server:
             middlewares=[self._shape], client_max_size=self._config.max_body_bytes
         )
         app.on_response_prepare.append(self._finish_headers)
-        app.router.add_post("/v1/chat/completions", self._proxy.handle)
-        app.router.add_post("/v1/completions", self._proxy.handle)
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            app.router.add_post(path, self._proxy.handle, expect_handler=_leave_to_proxy)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._model)
         app.router.add_get("/health", self._health)
@@ -86,6 +110,7 @@ class Server:
     @web.middleware
     async def _shape(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Every request has an id, every error the shape that clients parse."""
+        self._asked.add(request.protocol)
         sent = request.headers.get(names.HEADER_REQUEST_ID, "")
         request[REQUEST_ID] = headers.usable_request_id(sent) or uuid.uuid4().hex
         try:
@@ -140,19 +165,43 @@ class Server:
             message = "This path needs the internal token of a served namespace."
             return self._error(ApiError(401, message, "authentication_error"))
         try:
-            after = int(request.query.get("after", "0"))
-            limit = int(request.query.get("limit", str(_OBSERVATIONS_PER_PAGE)))
-        except ValueError:
-            return self._error(openai.invalid("after and limit must be whole numbers."))
-        if after < 0 or not 1 <= limit <= _OBSERVATIONS_PER_PAGE:
-            return self._error(
-                openai.invalid(f"after must be ≥ 0, limit 1 to {_OBSERVATIONS_PER_PAGE}.")
-            )
+            after, limit = observation.read_query(request.query)
+        except ValueError as error:
+            return self._error(openai.invalid(str(error)))
         scope = None if self._identity.namespace in allowed else allowed
         return web.json_response(self._ring.after(after, limit, scope))
 
+    async def _close_silent_connections(self) -> None:
+        """End connections that never asked anything, or dribble their first request, for ever."""
+        silent_since_s: dict[web.RequestHandler, float] = {}
+        while True:
+            await asyncio.sleep(self._first_request_s / 4)
+            now_s = time.monotonic()
+            server = self._runner.server
+            connections = set() if server is None else set(server.connections)
+            self._asked &= connections
+            silent_since_s = {it: silent_since_s.get(it, now_s) for it in connections - self._asked}
+            for connection, since_s in silent_since_s.items():
+                if now_s - since_s >= self._first_request_s:
+                    connection.force_close()
+
     def _error(self, error: ApiError) -> web.Response:
         return error_response(error, self._config.retry_after_s)
+
+
+async def _leave_to_proxy(request: web.Request) -> None:
+    """`Expect: 100-continue` is answered where it is known whether the body is wanted."""
+
+
+def _without_words(record: logging.LogRecord) -> bool:
+    """The HTTP server quotes what it could not parse, which may be a client's key."""
+    error = record.exc_info[1] if record.exc_info else None
+    record.msg, record.args = "the HTTP server: %s", (type(error).__name__,)
+    record.exc_info = None
+    return True
+
+
+_http_log.addFilter(_without_words)
 
 
 def _listen(port: int) -> socket.socket:

@@ -64,6 +64,7 @@ class View:
         self.slices: _Store[ServiceSlice] = _Store()
         self.tokens: _Store[Tokens] = _Store()
         self.table: RoutingTable = table.EMPTY
+        self._tokens_of: dict[str, Tokens] = {}
         self._in_use: dict[str, InUse] = {}
         self.is_in_use = False
         self.stale = asyncio.Event()
@@ -86,6 +87,7 @@ class View:
         self.stale.clear()
         if not self.is_complete:
             return False
+        self._tokens_of = {tokens.namespace: tokens for tokens in self.tokens.values()}
         fresh = table.build((seen.route for seen in self.routes.values()), self.slices.values())
         is_new = fresh != self.table or not self.is_in_use
         if is_new:
@@ -115,11 +117,15 @@ class View:
                 items[done.namespace, done.name] = replace(seen, acknowledged=done.generation)
 
     def token(self, namespace: str, now_s: float) -> str | None:
-        """What engines of this namespace believe; None while it has no Secret."""
-        tokens = next((t for t in self.tokens.values() if t.namespace == namespace), None)
+        """What engines of this namespace believe; None before it had a Secret.
+
+        A Secret that is gone leaves its files in the engines' Pods, so its last token stays good.
+        """
+        before = self._in_use.get(namespace)
+        tokens = self._tokens_of.get(namespace)
         if tokens is None:
-            return None
-        in_use = next_in_use(tokens, self._in_use.get(namespace), now_s)
+            return None if before is None else before.value
+        in_use = next_in_use(tokens, before, now_s)
         self._in_use[namespace] = in_use
         return in_use.value
 

@@ -45,6 +45,7 @@ TOKEN_KEYS: Final = ("current", "previous")
 # Headers that engines believe only together with a valid internal token.
 HEADER_TOKEN: Final = "x-slipstream-token"  # noqa: S105  (a header name)
 HEADER_MODEL: Final = "x-slipstream-model"
+HEADER_TRACK: Final = "x-slipstream-track"
 HEADER_SESSION: Final = "x-slipstream-session"
 HEADER_REQUEST_ID: Final = "x-request-id"
 

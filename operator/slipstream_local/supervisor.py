@@ -21,6 +21,7 @@ from slipstream_local.state import ProcessRecord
 MARKER = "SLIPSTREAM_LOCAL_ROOT"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLL_S = 0.05
+TIE_S = 5.0
 LOG_LINES = 15
 START_TICKS_FIELD = 19  # of /proc/<pid>/stat, counted after the command name
 
@@ -68,10 +69,29 @@ def start(argv: Sequence[str], root: Path, log: Path, *, tied: bool) -> ProcessR
         )
     # From here the record in the state file stands for the process; Popen would warn at exit.
     process.returncode = 0
+    if len(command) > len(argv):
+        _wait_tied(process.pid)
     ticks = start_ticks(process.pid)
     if ticks is None:
         raise ComponentError(f"{argv[0]} ended at once:\n{last_lines(log)}")
     return ProcessRecord(process.pid, ticks, tuple(argv))
+
+
+def _wait_tied(pid: int) -> None:
+    """Until setpriv has tied the process and become the program itself.
+
+    A starter that dies before would leave it running; a cold machine takes that long (seen once).
+    """
+    deadline = time.monotonic() + TIE_S
+    while time.monotonic() < deadline:
+        try:
+            program = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        # Empty: the process has ended; its starter reads why in the log.
+        if program != b"setpriv":
+            return
+        time.sleep(0.002)
 
 
 def reap(pid: int) -> None:

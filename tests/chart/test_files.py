@@ -14,6 +14,7 @@ DOCKERFILES = {
     "operator/Dockerfile.operator": "operator",
     "engine/Dockerfile.gateway": "gateway",
     "engine/Dockerfile.engine": "engine",
+    "engine/Dockerfile.cache": "cache",
 }
 
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from slipstream_api.config import GatewayConfig
+from slipstream_api.observation import Ring
 from slipstream_gateway.cluster import Identity
+from slipstream_gateway.flight import Recorder
 from slipstream_gateway.metrics import Metrics
-from slipstream_gateway.observations import Ring
 from slipstream_gateway.proxy import Proxy
 from slipstream_gateway.server import Server
 from slipstream_gateway.table import Endpoint, Route, ServiceSlice, TrackSpec
@@ -29,8 +31,12 @@ Behaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]
 WAIT_S = 10.0
 
 
-def event(text: str, **more: Any) -> bytes:
-    document = {"choices": [{"delta": {"content": text}}], **more}
+def event(text: str, *, finish: str | None = None, **more: Any) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+    return data({"choices": [choice], **more})
+
+
+def data(document: Any) -> bytes:
     return b"data: " + json.dumps(document).encode() + b"\n\n"
 
 
@@ -43,7 +49,34 @@ async def plain(request: web.Request) -> web.StreamResponse:
         "completion_tokens": 3,
         "prompt_tokens_details": {"cached_tokens": 5},
     }
-    return web.json_response({"choices": [{"message": {"content": "hello"}}], "usage": usage})
+    choice = {"index": 0, "message": {"content": "hello"}, "finish_reason": "stop"}
+    return web.json_response({"choices": [choice], "usage": usage})
+
+
+def streaming(*chunks: bytes) -> "Behaviour":
+    """An engine's answer in these chunks, and its normal end."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = await begin_stream(request)
+        for chunk in chunks:
+            await response.write(chunk)
+        return response
+
+    return answer
+
+
+def breaking(*chunks: bytes) -> "Behaviour":
+    """The same, and then a connection that is cut."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = await begin_stream(request)
+        for chunk in chunks:
+            await response.write(chunk)
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    return answer
 
 
 async def begin_stream(request: web.Request) -> web.StreamResponse:
@@ -59,8 +92,14 @@ class Engine:
     name: str
     behaviour: Behaviour = plain
     port: int = 0
+    site: web.BaseSite | None = None
     seen: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def stop_listening(self) -> None:
+        """What is left of a process that died."""
+        assert self.site is not None
+        await self.site.stop()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
@@ -81,8 +120,8 @@ async def engine(
     app.router.add_post("/{path:.*}", made.handle)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.2)
     await runner.setup()
-    site = web.TCPSite(runner, host, 0)
-    await site.start()
+    made.site = web.TCPSite(runner, host, 0)
+    await made.site.start()
     made.port = runner.addresses[0][1]
     try:
         yield made
@@ -131,6 +170,7 @@ class Front:
     """A gateway's HTTP side, and a client of it."""
 
     view: View
+    proxy: Proxy
     server: Server
     metrics: Metrics
     client: aiohttp.ClientSession
@@ -149,6 +189,17 @@ class Front:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"content-type": "application/json", **more.pop("headers", {})}
         return self.client.post(self.url + path, data=io.BytesIO(data), headers=headers, **more)
+
+    async def raw(self, *sent: bytes) -> bytes:
+        """What a connection of its own brings for these bytes until the gateway closes it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            for part in sent:
+                writer.write(part)
+                await writer.drain()
+            return await asyncio.wait_for(reader.read(), WAIT_S)
+        finally:
+            writer.close()
 
     async def observations(self, **query: Any) -> list[dict[str, Any]]:
         async with self.client.get(
@@ -170,6 +221,9 @@ class Front:
 async def front(
     routes: list[Route] | None = None,
     slices: list[ServiceSlice] | None = None,
+    *,
+    token: str | None = TOKEN,
+    first_request_s: float = 60.0,
     **config: Any,
 ) -> AsyncIterator[Front]:
     settings = GatewayConfig(schema_version=1, port=0, **{"drain_timeout_s": 2, **config})
@@ -179,12 +233,15 @@ async def front(
         connect_timeout_s=settings.connect_timeout_s, read_timeout_s=settings.read_timeout_s
     )
     ring = Ring(settings.observations, "gateway-0/test")
-    proxy = Proxy(settings, view, engines, metrics, ring)
-    server = Server(settings, Identity("gateway-0", "slipstream"), view, proxy, metrics, ring)
+    proxy = Proxy(settings, view, engines, metrics, Recorder(metrics, ring))
+    identity = Identity("gateway-0", "slipstream")
+    server = Server(settings, identity, view, proxy, metrics, ring, first_request_s=first_request_s)
     port = await server.start()
-    view.tokens.replace(SCOPE, {("agents", "t"): Tokens("agents", TOKEN, (TOKEN, "old-token"))})
+    view.tokens.replace(SCOPE, {})
+    if token is not None:
+        view.tokens.set(SCOPE, ("agents", "t"), Tokens("agents", token, (token, "old-token")))
     async with asyncio.timeout(30), aiohttp.ClientSession() as client:
-        made = Front(view, server, metrics, client, f"http://127.0.0.1:{port}", port)
+        made = Front(view, proxy, server, metrics, client, f"http://127.0.0.1:{port}", port)
         if routes is not None:
             made.put(routes, slices or [])
         try:
@@ -192,6 +249,25 @@ async def front(
         finally:
             await server.close()
             await engines.close()
+
+
+async def read_broken(answer: aiohttp.ClientResponse) -> bytes:
+    """What an answer brought before its connection ended without its end."""
+    received = bytearray()
+
+    async def read_on() -> None:
+        while chunk := await answer.content.readany():
+            received.extend(chunk)
+
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await read_on()
+    return bytes(received)
+
+
+def head(body: bytes, *more: str, path: str = "/v1/chat/completions") -> bytes:
+    """The head of a request with this body, for connections written by hand."""
+    lines = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {len(body)}", *more, "", ""]
+    return "\r\n".join(lines).encode()
 
 
 async def eventually(condition: Callable[[], bool], limit_s: float = WAIT_S) -> None:

@@ -1,7 +1,6 @@
-"""The small pure parts: Kubernetes documents, the view, the ring, the tail, the tokens."""
+"""The small pure parts: Kubernetes documents, the view, the tokens, the start."""
 
 import base64
-import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +13,9 @@ from hypothesis import strategies as st
 from slipstream_api import failure
 from slipstream_gateway import documents, process, tokens
 from slipstream_gateway.documents import DocumentError
-from slipstream_gateway.observations import Observation, Ring, Usage
-from slipstream_gateway.tail import Tail
 from slipstream_gateway.tokens import InUse, Tokens
 from slipstream_gateway.view import Acknowledgement, SeenRoute, View
-from tests.gateway.support import DONE, SCOPE, event, route, service_slice
+from tests.gateway.support import SCOPE, route, service_slice
 
 METADATA = {
     "namespace": "agents",
@@ -184,109 +181,6 @@ def test_a_refresh_says_whether_the_table_changed() -> None:
     assert view.refresh()
     view.slices.set(SCOPE, ("agents", "x"), None)
     assert view.refresh()
-
-
-def observation(namespace: str = "agents", **more: Any) -> Observation:
-    return Observation(
-        time_s=1.0,
-        namespace=namespace,
-        model="coder",
-        track="stable",
-        revision="r",
-        session="s",
-        status=200,
-        duration_s=0.5,
-        streamed=False,
-        disconnect=False,
-        **more,
-    )
-
-
-def ids(page: dict[str, Any]) -> list[int]:
-    return [item["id"] for item in page["observations"]]
-
-
-def test_a_reader_that_asks_with_next_sees_everything_once() -> None:
-    ring = Ring(100, "gw/1")
-    seen: list[int] = []
-    after = 0
-    for burst in (3, 0, 7, 1):
-        for _ in range(burst):
-            ring.append(observation())
-        while True:
-            page = ring.after(after, 2)
-            assert page["lost"] == 0
-            seen += ids(page)
-            after = page["next"]
-            if not page["observations"]:
-                break
-    assert seen == list(range(1, 12))
-
-
-def test_the_ring_is_bounded_and_says_what_it_lost() -> None:
-    ring = Ring(3, "gw/1")
-    for _ in range(10):
-        ring.append(observation())
-    page = ring.after(2, 10)
-    assert (ids(page), page["lost"], page["next"]) == ([8, 9, 10], 5, 10)
-    assert ring.after(10, 10)["lost"] == 0
-
-
-def test_a_number_of_the_process_before_starts_anew() -> None:
-    ring = Ring(3, "gw/2")
-    ring.append(observation())
-    page = ring.after(5000, 10)
-    assert (ids(page), page["instance"]) == ([1], "gw/2")
-
-
-def test_another_namespaces_observations_are_passed_over_without_a_stop() -> None:
-    ring = Ring(10, "gw/1")
-    for namespace in ("a", "b", "b", "a"):
-        ring.append(observation(namespace))
-    page = ring.after(0, 1, {"a"})
-    assert (ids(page), page["next"]) == ([1], 1)
-    page = ring.after(1, 1, {"a"})
-    assert (ids(page), page["next"]) == ([4], 4)
-    assert ring.after(0, 10, {"c"})["next"] == 4
-
-
-def test_a_field_without_a_source_is_absent() -> None:
-    ring = Ring(10, "gw/1")
-    ring.append(observation())
-    ring.append(observation(usage=Usage(3, 2), ttft_s=0.1))
-    plain, full = ring.after(0, 10)["observations"]
-    assert not {"ttft_s", "input_tokens", "error_class", "usage"} & plain.keys()
-    assert (full["input_tokens"], full["output_tokens"], full["ttft_s"]) == (3, 2, 0.1)
-    assert "cached_tokens" not in full
-
-
-USAGE = {"prompt_tokens": 9, "completion_tokens": 4}
-
-
-@given(st.lists(st.integers(0, 300), max_size=6), st.integers(0, 400))
-def test_usage_is_found_however_the_stream_is_cut(cuts: list[int], num_events: int) -> None:
-    stream = event("x") * num_events + event("", usage=USAGE) + event("") + DONE
-    edges = [0, *sorted(len(stream) - cut for cut in cuts if cut <= len(stream)), len(stream)]
-    tail = Tail(is_event_stream=True)
-    for begin, end in itertools.pairwise(edges):
-        tail.feed(stream[begin:end])
-    assert tail.usage() == Usage(9, 4)
-    assert tail.is_between_events
-
-
-def test_a_null_usage_is_none() -> None:
-    tail = Tail(is_event_stream=True)
-    tail.feed(event("x", usage=None) + DONE)
-    assert tail.usage() is None
-
-
-def test_a_huge_document_is_not_kept() -> None:
-    tail = Tail(is_event_stream=False)
-    tail.feed(b'{"usage": {"prompt_tokens": 1, "completion_tokens": 1}, "x": "')
-    for _ in range(40):
-        tail.feed(b"y" * 65536)
-    tail.feed(b'"}')
-    assert tail.usage() is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -15,11 +16,14 @@ from tests.gateway.support import (
     SCOPE,
     TOKEN,
     WAIT_S,
+    Front,
     begin_stream,
     engine,
     event,
     eventually,
     front,
+    head,
+    read_broken,
     route,
     service_slice,
 )
@@ -154,9 +158,77 @@ async def test_every_metric_is_there_from_the_start() -> None:
         where = {"model": "agents/coder", "track": "stable"}
         for name in ("outstanding_requests", "retries_total", "ready_replicas"):
             assert await gateway.metric(f"slipstream_gateway_{name}", **where) == 0
+        for operation in ("watch ModelRoute", "read Secret", "renew the Lease", "acknowledge"):
+            errors = "slipstream_gateway_cluster_errors_total"
+            assert await gateway.metric(errors, operation=operation) == 0
         gateway.put([], [])
         async with gateway.client.get(gateway.url + "/metrics") as answer:
             assert 'ready_replicas{model="agents/coder"' not in await answer.text()
+
+
+def codes(gateway: Front, model: str, track: str) -> set[str]:
+    """The codes that are counted for a model and a track."""
+    return {
+        sample.labels["code"]
+        for family in gateway.metrics.requests.collect()
+        for sample in family.samples
+        if sample.name.endswith("_total")
+        and (sample.labels["model"], sample.labels["track"]) == (model, track)
+    }
+
+
+async def test_every_status_is_counted_from_the_start_and_no_engine_makes_one_up() -> None:
+    status = 200
+
+    async def answer_so(request: web.Request) -> web.StreamResponse:
+        return web.json_response({}, status=status)
+
+    async with (
+        engine("a", answer_so) as a,
+        front([route()], [service_slice({"a": a.port})]) as gateway,
+    ):
+        model = "agents/coder"
+        before = {
+            pair: codes(gateway, *pair) for pair in ((model, "stable"), (model, ""), ("", ""))
+        }
+        assert {"200", "400", "404", "429", "499", "500", "502", "503", "504"} <= before[
+            model, "stable"
+        ]
+        assert {"499", "500", "503"} <= before[model, ""]
+        assert {"400", "404", "408", "413", "417", "499", "500", "503"} <= before["", ""]
+        for status in (200, 201, 299, 400, 418, 429, 451, 500, 503, 507, 599):
+            async with gateway.post(CHAT) as answer:
+                assert answer.status == status
+        for body in (b"{", b'{"model": "nobody"}'):
+            async with gateway.post(body) as answer:
+                assert answer.status in (400, 404)
+        gateway.put([route()], [])
+        async with gateway.post(CHAT) as answer:
+            assert answer.status == 503
+        for pair, known in before.items():
+            assert codes(gateway, *pair) == known
+        other = {"model": model, "track": "stable", "code": "other"}
+        assert await gateway.metric("slipstream_gateway_requests_total", **other) == 6
+
+
+async def test_a_deleted_models_metrics_go_with_it_and_a_tracks_stay() -> None:
+    both = route(weights={"stable": 5_000, "canary": 5_000})
+    async with (
+        engine("a") as a,
+        front([both], [service_slice({"a": a.port})]) as gateway,
+    ):
+        gateway.put([route()], [service_slice({"a": a.port})])
+        assert codes(gateway, "agents/coder", "canary"), "a canary comes again"
+        async with gateway.post(CHAT) as answer:
+            assert answer.status == 200
+        gateway.put([], [])
+        # A request that outlived its model.
+        gateway.metrics.count_request("agents/coder", "stable", 200)
+        gateway.put([route(name="other")], [])
+        async with gateway.client.get(gateway.url + "/metrics") as answer:
+            text = await answer.text()
+        assert 'model="agents/coder"' not in text
+        assert 'model="agents/other"' in text
 
 
 async def test_metrics_hold_no_word_of_a_client() -> None:
@@ -256,8 +328,10 @@ async def test_a_drain_finishes_streams_and_takes_no_new_ones() -> None:
         await asyncio.wait_for(draining, 5)
 
 
-async def test_a_drain_ends_with_its_timeout() -> None:
+async def test_a_drain_ends_with_its_timeout_and_tells_whom_it_cuts() -> None:
     async def endless(request: web.Request) -> web.StreamResponse:
+        if request.path == "/v1/completions":
+            await asyncio.sleep(WAIT_S)
         response = await begin_stream(request)
         await response.write(event("one"))
         await asyncio.sleep(WAIT_S)
@@ -269,6 +343,41 @@ async def test_a_drain_ends_with_its_timeout() -> None:
     ):
         answer = await gateway.post({**CHAT, "stream": True})
         assert await answer.content.readany() == event("one")
+        waiting = asyncio.create_task(gateway.post(CHAT, path="/v1/completions").__aenter__())
+        await eventually(lambda: len(a.seen) == 2)
+        rest = asyncio.create_task(read_broken(answer))
+        begun_s = time.monotonic()
         await asyncio.wait_for(gateway.server.drain(0), 5)
+        assert time.monotonic() - begun_s < 3
+        told = await rest
+        assert json.loads(told.removeprefix(b"data: "))["error"]["code"] == "gateway_shutdown"
+        before_its_head = await waiting
+        assert (before_its_head.status, before_its_head.headers["retry-after"]) == (503, "5")
+        assert (await before_its_head.json())["error"]["code"] == "gateway_shutdown"
         await asyncio.wait_for(a.gone.wait(), 2)
+        where = {"model": "agents/coder", "track": "stable"}
+        assert await gateway.metric("slipstream_gateway_requests_total", **where, code="503") == 2
+        assert await gateway.metric("slipstream_gateway_engine_errors_total", **where) == 0
+        assert await gateway.metric("slipstream_gateway_client_disconnects_total", **where) == 0
         answer.close()
+        before_its_head.close()
+
+
+async def test_a_body_that_still_arrives_when_the_drain_begins_is_answered() -> None:
+    async with (
+        engine("a") as a,
+        front([route()], [service_slice({"a": a.port})], drain_timeout_s=10) as gateway,
+    ):
+        body = json.dumps(CHAT).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(head(body) + body[:10])
+        await eventually(lambda: bool(gateway.proxy.num_flights))
+        draining = asyncio.create_task(gateway.server.drain(0))
+        await eventually(lambda: gateway.server.is_draining)
+        await asyncio.sleep(0.2)
+        writer.write(body[10:])
+        answer = await asyncio.wait_for(reader.read(), 5)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"connection: close" in answer.lower()
+        await asyncio.wait_for(draining, 5)
+        writer.close()
