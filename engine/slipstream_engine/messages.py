@@ -10,6 +10,7 @@ import msgspec
 
 from slipstream_engine.batch import Load, Progress
 from slipstream_engine.request import Request
+from slipstream_kvstore.keys import Namespace
 
 LENGTH = struct.Struct(">I")
 
@@ -50,7 +51,8 @@ class AbortSample(_Message, frozen=True, tag="abort_sample"):
 class Loaded(_Message, frozen=True, tag="loaded"):
     """The model can be asked now.
 
-    `kernels`: the implementation that runs, by operation. `namespace`: what page keys start from.
+    `kernels`: the implementation that runs, by operation. `namespace`: what page keys start from,
+    as the JSON of a `slipstream_kvstore.keys.Namespace` without a tenant (`encode_namespace`).
     """
 
     architecture: str
@@ -66,13 +68,15 @@ class Loaded(_Message, frozen=True, tag="loaded"):
 class Step(_Message, frozen=True, tag="step"):
     """What one step brought, and where the queues stand after it.
 
-    `num_prefill_tokens` of it were prompts, and the model ran for `run_s`.
+    `num_prefill_tokens` of it were prompts, and the model ran for `run_s`. `admitted`: ids of the
+    requests that ran for the first time, which ends their time in the queue.
     """
 
     progress: tuple[Progress, ...]
     load: Load
     num_prefill_tokens: int = 0
     run_s: float = 0.0
+    admitted: tuple[str, ...] = ()
 
 
 class Failed(_Message, frozen=True, tag="failed"):
@@ -93,6 +97,15 @@ _from_rank = msgspec.msgpack.Decoder(FromRank)
 def encode(message: ToRank | FromRank) -> bytes:
     body = _encoder.encode(message)
     return LENGTH.pack(len(body)) + body
+
+
+def encode_namespace(namespace: Namespace) -> str:
+    return msgspec.json.encode(namespace).decode()
+
+
+def decode_namespace(text: str) -> Namespace:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(text, type=Namespace)
 
 
 def decode_to_rank(body: bytes) -> ToRank:

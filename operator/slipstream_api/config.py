@@ -64,6 +64,9 @@ class EngineModelConfig(ConfigModel):
     namespace: str = Field(min_length=1)
     path: str = Field(min_length=1, description="A .gguf file or a folder with safetensors.")
     max_context: int | None = Field(default=None, ge=128)
+    digest: str | None = Field(
+        default=None, description="Of the checkpoint where it is known; None: the engine finds out."
+    )
 
 
 class EngineServerConfig(ConfigModel):
@@ -80,6 +83,9 @@ class EngineLimits(ConfigModel):
     max_running_sequences: int = Field(default=16, ge=1, le=4096)
     max_waiting_requests: int = Field(default=256, ge=1, le=65536)
     max_batch_tokens: int = Field(default=512, ge=1, le=1_048_576)
+    # From a request's arrival to the end of its answer: where it names none, and at most.
+    default_deadline_ms: int = Field(default=3_600_000, ge=1)
+    max_deadline_ms: int = Field(default=3_600_000, ge=1)
 
 
 class EnginePages(ConfigModel):
@@ -107,6 +113,16 @@ class EngineKernels(ConfigModel):
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
+class EngineTracing(ConfigModel):
+    """OpenTelemetry spans of requests; they hold counts and settings, never text."""
+
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern="^https?://",
+        description="Whole address of a collector's traces over HTTP; None: no traces.",
+    )
+
+
 class EngineConfig(ConfigModel):
     """`/etc/slipstream/engine.json`: what the operator writes and an engine reads."""
 
@@ -119,6 +135,7 @@ class EngineConfig(ConfigModel):
     parallel: EngineParallel = Field(default_factory=EngineParallel)
     # None: the reference operations.
     kernels: EngineKernels | None = None
+    tracing: EngineTracing = Field(default_factory=EngineTracing)
     dtype: Literal["float32", "bfloat16"] = "float32"
     # checkpoint: 4- and 8-bit matrices stay as they are stored. none: everything in `dtype`.
     quantization: Literal["checkpoint", "none"] = "checkpoint"

@@ -47,6 +47,8 @@ HEADER_TOKEN: Final = "x-slipstream-token"  # noqa: S105  (a header name)
 HEADER_MODEL: Final = "x-slipstream-model"
 HEADER_TRACK: Final = "x-slipstream-track"
 HEADER_SESSION: Final = "x-slipstream-session"
+# Who may share cached pages with whom: set by the gateway from the tenant, never by a client.
+HEADER_CACHE_SALT: Final = "x-slipstream-cache-salt"
 HEADER_REQUEST_ID: Final = "x-request-id"
 
 REVISION_LEN: Final = 10
