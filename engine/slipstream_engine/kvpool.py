@@ -1,5 +1,7 @@
 """The tensors behind the pages: the one place that holds keys and values."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -24,3 +26,12 @@ class KvPool:
     def layer(self, name: str, index: int) -> Tensor:
         """One layer of one pool: [pages, page_tokens, KV heads, head_dim]."""
         return self._tensors[name][index]
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages, (source, target) each; no page is a source and a target."""
+        if not pairs:
+            return
+        sources = torch.tensor([source for source, _ in pairs])
+        targets = torch.tensor([target for _, target in pairs])
+        for tensor in self._tensors.values():
+            tensor[:, targets] = tensor[:, sources]

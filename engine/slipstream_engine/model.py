@@ -1,20 +1,21 @@
-"""One decoder family, read top to bottom: Llama, Qwen2, Qwen3.
+"""One decoder family, read top to bottom: Llama, Mistral, Qwen2, Qwen3, Qwen3-MoE, GLM-4-MoE.
 
 Knows tensors and a ragged batch of them; no requests, no scheduling, no files.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from slipstream_engine.group import Group
 from slipstream_engine.kvpool import KvPool
-from slipstream_kernels import reference as ops
+from slipstream_engine.layers import Layer, Mixture, Mlp, Weights
+from slipstream_engine.split import Split
+from slipstream_kernels.dispatch import Kernels
 from slipstream_kernels.reference import Span
-from slipstream_weights.checkpoint import Array, Checkpoint, Llama3RopeScaling, RopeFactors
+from slipstream_weights.checkpoint import Checkpoint, Llama3RopeScaling, RopeFactors
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,109 +23,122 @@ class ModelInput:
     """A ragged batch: all chunks' tokens one after another.
 
     tokens, positions, slots: [tokens]; slots are rows of the flattened pool that receive the
-    tokens' keys and values. last_rows: [samples], the rows whose next token is wanted.
+    tokens' keys and values. rows: [draws], whose next token is wanted.
     """
 
     tokens: Tensor
     positions: Tensor
     slots: Tensor
     spans: list[Span]
-    last_rows: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """Weights of one layer; Q, K and V (gate and up) are stacked so that one product does."""
-
-    input_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    output: Tensor
-    output_bias: Tensor | None
-    post_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    rows: Tensor
 
 
 class Decoder:
-    """Token ids and positions in, logits out; keys and values go to the pool on the way."""
+    """One rank of a model: token ids and positions in; keys and values go to the pool on the way.
+
+    The residual stream is float32 on CPUs; packed matrices multiply in bfloat16.
+    """
 
     def __init__(
-        self, checkpoint: Checkpoint, tensors: Iterable[tuple[str, Array]], dtype: torch.dtype
+        self,
+        checkpoint: Checkpoint,
+        weights: Weights,
+        split: Split,
+        group: Group,
+        kernels: Kernels,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.checkpoint = checkpoint
         self.dtype = dtype
-        hidden = checkpoint.hidden_size
-        self.embedding = torch.empty(checkpoint.vocab_size, hidden, dtype=dtype)
-        self.norm = torch.empty(hidden, dtype=dtype)
-        self.head = (
-            self.embedding if checkpoint.has_tied_embeddings else torch.empty_like(self.embedding)
-        )
-        self.layers = [_empty_layer(checkpoint, dtype) for _ in range(checkpoint.num_layers)]
-        self._inverse_frequencies = inverse_frequencies(checkpoint)
-        places = self._places()
-        # The checkpoint was checked to hold every tensor once: nothing stays empty.
-        for name, array in tensors:
-            places[name].copy_(torch.from_numpy(array))
-
-    def _places(self) -> dict[str, Tensor]:
-        """Where each tensor of the checkpoint goes: stacked ones are views of their stack."""
-        places = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
-        if not self.checkpoint.has_tied_embeddings:
-            places["lm_head.weight"] = self.head
-        for index, layer in enumerate(self.layers):
-            places |= _layer_places(f"model.layers.{index}", layer, self.checkpoint)
-        return places
+        self.device = device
+        self._weights = weights
+        self._split = split
+        self._group = group
+        self._kernels = kernels
+        self._num_heads = checkpoint.num_heads // split.tensor
+        self._num_kv_heads = checkpoint.num_kv_heads // split.tensor
+        self._inverse_frequencies = inverse_frequencies(checkpoint).to(device)
 
     @torch.inference_mode()
-    def forward(self, batch: ModelInput, pool: KvPool) -> Tensor:
-        """Logits of `last_rows`: [samples, vocabulary], float32."""
-        angles = batch.positions.float().unsqueeze(1) * self._inverse_frequencies
-        cos, sin = angles.cos().to(self.dtype), angles.sin().to(self.dtype)
-        eps = self.checkpoint.rms_norm_eps
-        x = functional.embedding(batch.tokens, self.embedding)
-        for index, layer in enumerate(self.layers):
-            attended = self._attend(
-                layer, index, ops.rms_norm(x, layer.input_norm, eps), cos, sin, batch, pool
-            )
-            x = x + functional.linear(attended, layer.output, layer.output_bias)
-            hidden = functional.linear(ops.rms_norm(x, layer.post_norm, eps), layer.gate_up)
-            x = x + functional.linear(ops.silu_mul(hidden), layer.down)
-        last = ops.rms_norm(x.index_select(0, batch.last_rows), self.norm, eps)
-        return functional.linear(last, self.head).float()
+    def forward(self, batch: ModelInput, pool: KvPool) -> Tensor | None:
+        """Logits of `rows`, [draws, vocabulary], float32, on the last stage; None on the others."""
+        turns = self._turns(batch.positions)
+        x = self._begin(batch)
+        for index, layer in enumerate(self._weights.layers):
+            x = x + self._attend(layer, index, x, turns, batch, pool)
+            normed = self._norm(x, layer.post_norm)
+            x = x + self._group.sum_(self._mlp(layer.mlp, normed))
+        if not self._split.is_last_stage:
+            self._group.send_hidden(x)
+            return None
+        return self._logits(x.index_select(0, batch.rows))
+
+    def _begin(self, batch: ModelInput) -> Tensor:
+        if self._split.is_first_stage:
+            assert self._weights.embedding is not None
+            return self._kernels.lookup(self._weights.embedding, batch.tokens).to(self.dtype)
+        return self._group.receive_hidden(
+            len(batch.tokens), self.checkpoint.hidden_size, self.dtype
+        )
+
+    def _logits(self, x: Tensor) -> Tensor:
+        norm, head = self._weights.norm, self._weights.head
+        assert norm is not None and head is not None
+        logits = self._kernels.linear(self._norm(x, norm), head, None)
+        return self._group.gather(logits)[:, : self.checkpoint.vocab_size].float()
 
     def _attend(
         self,
         layer: Layer,
         index: int,
         x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
+        turns: Tensor,
         batch: ModelInput,
         pool: KvPool,
     ) -> Tensor:
-        shape = self.checkpoint
-        size = shape.head_dim
-        qkv = functional.linear(x, layer.qkv, layer.qkv_bias)
-        qkv = qkv.view(len(x), shape.num_heads + 2 * shape.num_kv_heads, size)
-        query = qkv[:, : shape.num_heads]
-        key = qkv[:, shape.num_heads : shape.num_heads + shape.num_kv_heads]
-        value = qkv[:, shape.num_heads + shape.num_kv_heads :]
-        if layer.q_norm is not None and layer.k_norm is not None:
-            query = ops.rms_norm(query, layer.q_norm, shape.rms_norm_eps)
-            key = ops.rms_norm(key, layer.k_norm, shape.rms_norm_eps)
+        weights, kernels = layer.attention, self._kernels
+        heads, kv_heads, size = self._num_heads, self._num_kv_heads, self.checkpoint.head_dim
+        qkv = kernels.linear(self._norm(x, layer.input_norm), weights.qkv, weights.qkv_bias)
+        qkv = qkv.view(len(x), heads + 2 * kv_heads, size)
+        if weights.q_norm is not None and weights.k_norm is not None:
+            qkv[:, :heads] = self._norm(qkv[:, :heads], weights.q_norm)
+            qkv[:, heads : heads + kv_heads] = self._norm(
+                qkv[:, heads : heads + kv_heads], weights.k_norm
+            )
+        kernels.rope_(qkv[:, : heads + kv_heads, : self.checkpoint.rotary_dim], turns)
         keys, values = pool.layer("k", index), pool.layer("v", index)
-        ops.write_kv(keys, batch.slots, ops.rope(key, cos, sin))
-        ops.write_kv(values, batch.slots, value)
-        attended = ops.paged_attention(ops.rope(query, cos, sin), keys, values, batch.spans)
-        return attended.reshape(len(x), shape.num_heads * size)
+        kernels.write_kv(keys, batch.slots, qkv[:, heads : heads + kv_heads])
+        kernels.write_kv(values, batch.slots, qkv[:, heads + kv_heads :])
+        attended = kernels.paged_attention(qkv[:, :heads], keys, values, batch.spans)
+        output = kernels.linear(
+            attended.reshape(len(x), heads * size), weights.output, weights.output_bias
+        )
+        return self._group.sum_(output)
+
+    def _mlp(self, mlp: Mlp | Mixture, x: Tensor) -> Tensor:
+        kernels = self._kernels
+        if isinstance(mlp, Mlp):
+            return kernels.linear(
+                kernels.silu_mul(kernels.linear(x, mlp.gate_up, None)), mlp.down, None
+            )
+        logits = torch.nn.functional.linear(x.float(), mlp.router)
+        chosen, shares = kernels.route(logits, mlp.correction, mlp.routing)
+        answer = kernels.experts(x, chosen, shares, mlp.gate_ups, mlp.downs)
+        return answer if mlp.shared is None else answer + self._mlp(mlp.shared, x)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self._kernels.rms_norm(x, weight, self.checkpoint.rms_norm_eps)
+
+    def _turns(self, positions: Tensor) -> Tensor:
+        """How far each pair is turned: [tokens, rotary_dim / 2], complex64."""
+        angles = positions.float().unsqueeze(1) * self._inverse_frequencies
+        return torch.polar(torch.ones_like(angles), angles)
 
 
 def inverse_frequencies(checkpoint: Checkpoint) -> Tensor:
-    """Radians per position of each pair of dimensions: [head_dim / 2], float32."""
-    exponents = torch.arange(0, checkpoint.head_dim, 2).float() / checkpoint.head_dim
+    """Radians per position of each pair of dimensions: [rotary_dim / 2], float32."""
+    exponents = torch.arange(0, checkpoint.rotary_dim, 2).float() / checkpoint.rotary_dim
     plain = 1.0 / (checkpoint.rope_theta**exponents)
     match checkpoint.rope_scaling:
         case None:
@@ -142,51 +156,3 @@ def _llama3_frequencies(plain: Tensor, scaling: Llama3RopeScaling) -> Tensor:
     ramp = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     ramp = ramp.clamp(0.0, 1.0)
     return (1 - ramp) * plain / scaling.factor + ramp * plain
-
-
-def _empty_layer(checkpoint: Checkpoint, dtype: torch.dtype) -> Layer:
-    hidden, intermediate = checkpoint.hidden_size, checkpoint.intermediate_size
-    query = checkpoint.num_heads * checkpoint.head_dim
-    stacked = query + 2 * checkpoint.num_kv_heads * checkpoint.head_dim
-
-    def new(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=dtype)
-
-    return Layer(
-        input_norm=new(hidden),
-        qkv=new(stacked, hidden),
-        qkv_bias=new(stacked) if checkpoint.has_qkv_bias else None,
-        q_norm=new(checkpoint.head_dim) if checkpoint.has_qk_norm else None,
-        k_norm=new(checkpoint.head_dim) if checkpoint.has_qk_norm else None,
-        output=new(hidden, query),
-        output_bias=new(hidden) if checkpoint.has_output_bias else None,
-        post_norm=new(hidden),
-        gate_up=new(2 * intermediate, hidden),
-        down=new(hidden, intermediate),
-    )
-
-
-def _layer_places(prefix: str, layer: Layer, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    attention = f"{prefix}.self_attn"
-    key = checkpoint.num_kv_heads * checkpoint.head_dim
-    sizes = (checkpoint.num_heads * checkpoint.head_dim, key, key)
-    gate, up = layer.gate_up.tensor_split(2)
-    places: dict[str, Tensor | None] = {
-        f"{prefix}.input_layernorm.weight": layer.input_norm,
-        f"{prefix}.post_attention_layernorm.weight": layer.post_norm,
-        f"{prefix}.mlp.gate_proj.weight": gate,
-        f"{prefix}.mlp.up_proj.weight": up,
-        f"{prefix}.mlp.down_proj.weight": layer.down,
-        f"{attention}.o_proj.weight": layer.output,
-        f"{attention}.o_proj.bias": layer.output_bias,
-        f"{attention}.q_norm.weight": layer.q_norm,
-        f"{attention}.k_norm.weight": layer.k_norm,
-    }
-    start = 0
-    for name, size in zip("qkv", sizes, strict=True):
-        rows = slice(start, start + size)
-        places[f"{attention}.{name}_proj.weight"] = layer.qkv[rows]
-        if layer.qkv_bias is not None:
-            places[f"{attention}.{name}_proj.bias"] = layer.qkv_bias[rows]
-        start += size
-    return {name: place for name, place in places.items() if place is not None}

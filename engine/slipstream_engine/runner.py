@@ -3,52 +3,83 @@
 import torch
 
 from slipstream_engine import sampler
+from slipstream_engine.batch import Batch, Chunk, Draw, Sampled
 from slipstream_engine.kvpool import KvPool
 from slipstream_engine.model import Decoder, ModelInput
-from slipstream_engine.scheduler import Batch, Chunk
 from slipstream_kernels.reference import Span
 
 
 class Runner:
+    """One rank's part of a step."""
+
     def __init__(self, decoder: Decoder, pool: KvPool) -> None:
         self._decoder = decoder
         self._pool = pool
+        self._page_tokens = pool.layout.page_tokens
 
-    def run(self, batch: Batch) -> list[int]:
-        """A token for every chunk with sampling, in the order of the chunks."""
-        logits = self._decoder.forward(self._input(batch), self._pool)
-        sampled = [chunk for chunk in batch.chunks if chunk.sampling is not None]
-        if not sampled:
-            return []
-        return sampler.sample(
-            logits,
-            [chunk.sampling for chunk in sampled if chunk.sampling is not None],
-            [chunk.start + len(chunk.tokens) for chunk in sampled],
-        )
+    def run(self, batch: Batch) -> list[Sampled] | None:
+        """A token for every draw, in order; None on a rank that has no logits."""
+        self._pool.copy(batch.copies)
+        model_input, rows, draws = self._input(batch)
+        logits = self._decoder.forward(model_input, self._pool)
+        if logits is None:
+            return None
+        return sampler.sample(logits, rows, draws)
 
-    def _input(self, batch: Batch) -> ModelInput:
+    def _input(self, batch: Batch) -> tuple[ModelInput, list[int], list[Draw]]:
+        """The model's input; for each draw its row of the logits; and all draws."""
         tokens: list[int] = []
         positions: list[int] = []
+        slots: list[int] = []
         spans: list[Span] = []
-        last_rows: list[int] = []
+        wanted: list[int] = []
+        rows: list[int] = []
+        draws: list[Draw] = []
         for chunk in batch.chunks:
             start = len(tokens)
-            tokens.extend(chunk.tokens)
-            end_position = chunk.start + len(chunk.tokens)
-            positions.extend(range(chunk.start, end_position))
-            spans.append(Span(start, len(tokens), end_position, self._slots(chunk, end_position)))
-            if chunk.sampling is not None:
-                last_rows.append(len(tokens) - 1)
-        return ModelInput(
-            tokens=torch.tensor(tokens),
-            positions=torch.tensor(positions),
-            slots=torch.cat([s.slots[s.context_len - (s.end - s.start) :] for s in spans]),
+            tokens += chunk.tokens
+            positions += range(chunk.start, chunk.end)
+            slots += self._slots(chunk)
+            spans.append(Span(start, len(tokens), runs(chunk.pages, chunk.end, self._page_tokens)))
+            for draw in chunk.draws:
+                row = start + draw.row
+                # Draws of one row stand together: `n` answers part at the prompt's last token.
+                if not wanted or wanted[-1] != row:
+                    wanted.append(row)
+                rows.append(len(wanted) - 1)
+            draws += chunk.draws
+        device = self._decoder.device
+        model_input = ModelInput(
+            tokens=torch.tensor(tokens, device=device),
+            positions=torch.tensor(positions, device=device),
+            slots=torch.tensor(slots, device=device),
             spans=spans,
-            last_rows=torch.tensor(last_rows, dtype=torch.long),
+            rows=torch.tensor(wanted, dtype=torch.long, device=device),
         )
+        return model_input, rows, draws
 
-    def _slots(self, chunk: Chunk, context_len: int) -> torch.Tensor:
-        """Rows of the flattened pool that hold the sequence's first tokens: [context_len]."""
-        size = self._pool.layout.page_tokens
-        pages = torch.tensor(chunk.pages).unsqueeze(1)
-        return (pages * size + torch.arange(size)).reshape(-1)[:context_len]
+    def _slots(self, chunk: Chunk) -> list[int]:
+        """Rows of the flattened pool that receive the chunk's keys and values."""
+        size, pages = self._page_tokens, chunk.pages
+        if len(chunk.tokens) == 1:
+            return [pages[chunk.start // size] * size + chunk.start % size]
+        return [pages[at // size] * size + at % size for at in range(chunk.start, chunk.end)]
+
+
+def runs(pages: tuple[int, ...], num_tokens: int, page_tokens: int) -> tuple[tuple[int, int], ...]:
+    """The first `num_tokens` rows as (first row, number of rows), neighbours joined.
+
+    >>> runs((4, 5, 9), 10, 4)
+    ((16, 8), (36, 2))
+    """
+    found: list[tuple[int, int]] = []
+    first = previous = pages[0]
+    for page in pages[1:]:
+        if page != previous + 1:
+            found.append((first * page_tokens, (previous - first + 1) * page_tokens))
+            first = page
+        previous = page
+    found.append((first * page_tokens, (previous - first + 1) * page_tokens))
+    surplus = len(pages) * page_tokens - num_tokens
+    found[-1] = (found[-1][0], found[-1][1] - surplus)
+    return tuple(found)

@@ -9,19 +9,40 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from slipstream_kernels.weights import Packed, PackedPair, Table, Weight
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """One sequence's part of a ragged batch.
 
-    Its queries are rows `start:end` of the batch and the last `end - start` of `context_len`
-    tokens; its keys lie in `slots` ([context_len] rows of the flattened pool, in token order).
+    Its queries are rows `start:end` of the batch and the last `end - start` of its tokens. Its
+    keys lie in `runs`, in token order: (first row, number of rows) of the flattened pool.
     """
 
     start: int
     end: int
-    context_len: int
-    slots: Tensor
+    runs: tuple[tuple[int, int], ...]
+
+    @property
+    def context_len(self) -> int:
+        return sum(length for _, length in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a token chooses its experts; the meaning of each field is transformers' for GLM-4 MoE.
+
+    Groups: the experts stand in `num_groups` groups, and only those of the best
+    `num_active_groups` (by the sum of their two best scores) can be chosen.
+    """
+
+    num_active: int
+    is_sigmoid: bool
+    is_normalised: bool
+    scale: float = 1.0
+    num_groups: int = 1
+    num_active_groups: int = 1
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -31,14 +52,44 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * (wide * scale).to(x.dtype)
 
 
-def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of x ([tokens, heads, head_dim]), halves rotated against each other.
+def lookup(table: Tensor | Table, rows: Tensor) -> Tensor:
+    """Rows of a table: [rows, cols], float32 where the table is in codes."""
+    if isinstance(table, Tensor):
+        return functional.embedding(rows, table)
+    groups = table.codes[rows].float().unflatten(-1, (table.scales.shape[1], -1))
+    scaled = groups * table.scales[rows].unsqueeze(-1) + table.minimums[rows].unsqueeze(-1)
+    return scaled.flatten(-2)
 
-    cos, sin: [tokens, head_dim / 2].
+
+def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+    """x ([tokens, cols]) times the transposed weight ([rows, cols]): [tokens, rows], x's dtype."""
+    match weight:
+        case Packed():
+            y = packed_product(x, weight)
+        case PackedPair():
+            y = packed_product(x, weight.high) + packed_product(x, weight.low)
+        case _:
+            return functional.linear(x, weight, bias)
+    y = y.to(x.dtype)
+    return y if bias is None else y + bias
+
+
+def packed_product(x: Tensor, weight: Packed) -> Tensor:
+    """bfloat16 product by torch's CPU kernel, in float32: [tokens, rows]."""
+    product: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
+        x.to(torch.bfloat16), weight.codes, weight.group, weight.scales_and_zeros
+    )
+    return product.float()
+
+
+def rope_(x: Tensor, turns: Tensor) -> None:
+    """Rotary embedding in place: x ([tokens, heads, rotary_dim], float32) in adjacent pairs.
+
+    turns: [tokens, rotary_dim / 2], complex64: how far each pair is turned. One complex product
+    instead of the six operations that rotated halves take.
     """
-    first, second = x.chunk(2, dim=-1)
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    pairs.mul_(turns.unsqueeze(1))
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -66,17 +117,56 @@ def paged_attention(query: Tensor, keys: Tensor, values: Tensor, spans: list[Spa
     output = torch.empty_like(query)
     is_grouped = query.shape[1] != keys.shape[2]
     for span in spans:
+        rows = torch.cat([torch.arange(first, first + length) for first, length in span.runs])
         # [1, heads, tokens, head_dim]: the layout that the library's attention takes.
         q = query[span.start : span.end].transpose(0, 1).unsqueeze(0)
-        k = flat_keys.index_select(0, span.slots).transpose(0, 1).unsqueeze(0)
-        v = flat_values.index_select(0, span.slots).transpose(0, 1).unsqueeze(0)
+        k = flat_keys.index_select(0, rows).transpose(0, 1).unsqueeze(0)
+        v = flat_values.index_select(0, rows).transpose(0, 1).unsqueeze(0)
         count = span.end - span.start
-        mask = None
-        if count > 1:
-            mask = torch.ones(count, span.context_len, dtype=torch.bool, device=q.device)
-            mask = mask.tril(span.context_len - count)
+        mask = torch.ones(count, len(rows), dtype=torch.bool, device=q.device)
+        mask = mask.tril(len(rows) - count)
         attended = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, enable_gqa=is_grouped
         )
         output[span.start : span.end] = attended.squeeze(0).transpose(0, 1)
     return output
+
+
+def route(logits: Tensor, correction: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]:
+    """The experts of each token and their weights: two [tokens, num_active], the second float32.
+
+    logits: [tokens, experts]; correction: [experts], added to the scores for the choice only.
+    """
+    wide = logits.float()
+    scores = wide.sigmoid() if routing.is_sigmoid else wide.softmax(dim=-1)
+    choice = scores if correction is None else scores + correction
+    if routing.num_groups > 1:
+        groups = choice.unflatten(-1, (routing.num_groups, -1))
+        best = groups.topk(2, dim=-1).values.sum(-1).topk(routing.num_active_groups, dim=-1).indices
+        is_open = torch.zeros_like(groups[..., 0], dtype=torch.bool).scatter_(-1, best, True)
+        choice = groups.masked_fill(~is_open.unsqueeze(-1), 0.0).flatten(-2)
+    experts = choice.topk(routing.num_active, dim=-1, sorted=False).indices
+    weights = scores.gather(-1, experts)
+    if routing.is_normalised:
+        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    return experts, weights * routing.scale
+
+
+def experts(
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    gate_ups: list[Weight],
+    downs: list[Weight],
+) -> Tensor:
+    """Weighted sum of the chosen experts' answers: [tokens, hidden] in x's dtype.
+
+    x: [tokens, hidden]; chosen, weights: [tokens, active]; gate_ups, downs: one matrix an expert,
+    [2 * size, hidden] (gate first) and [hidden, size].
+    """
+    output = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for expert in chosen.unique().tolist():
+        tokens, places = (chosen == expert).nonzero(as_tuple=True)
+        answer = linear(silu_mul(linear(x[tokens], gate_ups[expert], None)), downs[expert], None)
+        output.index_add_(0, tokens, answer.float() * weights[tokens, places].unsqueeze(1))
+    return output.to(x.dtype)

@@ -1,0 +1,135 @@
+"""How to try each operation: inputs of a given shape, and how close an answer must be.
+
+A shape is a mapping of the names below to numbers; a bundle's manifest lists those that it is
+made for.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from slipstream_kernels import reference
+from slipstream_kernels.reference import Routing, Span
+
+Shape = Mapping[str, int]
+Make = Callable[[Shape, torch.dtype, Generator], tuple[Any, ...]]
+
+# Largest allowed difference, relative to the largest magnitude of the reference's answer: a few
+# roundings of the type, so that a wrong element is never hidden and another order of sums passes.
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """An operation's truth, the names of its dimensions and its trial inputs."""
+
+    reference: Callable[..., Any]
+    dimensions: tuple[str, ...]
+    make: Make
+
+
+def _normal(generator: Generator, dtype: torch.dtype, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def _rms_norm(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
+    size = shape["size"]
+    return _normal(g, dtype, shape["tokens"], size), _normal(g, dtype, size), 1e-5
+
+
+def _lookup(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
+    rows = torch.randint(shape["rows"], (shape["tokens"],), generator=g)
+    return _normal(g, dtype, shape["rows"], shape["cols"]), rows
+
+
+def _linear(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
+    x = _normal(g, dtype, shape["tokens"], shape["cols"])
+    return x, _normal(g, dtype, shape["rows"], shape["cols"]), _normal(g, dtype, shape["rows"])
+
+
+def _rope(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
+    tokens, size = shape["tokens"], shape["head_dim"]
+    angles = torch.rand(tokens, size // 2, generator=g) * 100
+    x = _normal(g, torch.float32, tokens, shape["heads"], size)
+    return x, torch.polar(torch.ones_like(angles), angles)
+
+
+def _silu_mul(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
+    return (_normal(g, dtype, shape["tokens"], 2 * shape["size"]),)
+
+
+def _write_kv(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
+    heads, size, tokens = shape["kv_heads"], shape["head_dim"], shape["tokens"]
+    pool = _normal(g, dtype, tokens + 3, 4, heads, size)
+    slots = torch.randperm(4 * (tokens + 3), generator=g)[:tokens]
+    return pool, slots, _normal(g, dtype, tokens, heads, size)
+
+
+def _attention(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
+    """Two sequences: one in a single run of rows, one in scattered pages."""
+    kv_heads, size = shape["kv_heads"], shape["head_dim"]
+    tokens, context = shape["tokens"], shape["context"]
+    page = 4
+    num_pages = 2 * (-(-context // page)) + 2
+    shuffled = (torch.randperm(num_pages, generator=g) * page).tolist()
+    runs, left = [], context
+    for first in shuffled:
+        if left > 0:
+            runs.append((first, min(page, left)))
+            left -= page
+    spans = [
+        Span(0, tokens, ((2, context),)),
+        Span(tokens, 2 * tokens, tuple(runs)),
+    ]
+    pool = (num_pages, page, kv_heads, size)
+    return (
+        _normal(g, dtype, 2 * tokens, shape["heads"], size),
+        _normal(g, dtype, *pool),
+        _normal(g, dtype, *pool),
+        spans,
+    )
+
+
+def _route(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
+    num_experts = shape["experts"]
+    routing = Routing(num_active=shape["active"], is_sigmoid=True, is_normalised=True, scale=1.5)
+    return (
+        _normal(g, torch.float32, shape["tokens"], num_experts),
+        _normal(g, torch.float32, num_experts),
+        routing,
+    )
+
+
+def _experts(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
+    tokens, hidden, size = shape["tokens"], shape["hidden"], shape["size"]
+    num_experts, active = shape["experts"], shape["active"]
+    chosen = torch.rand(tokens, num_experts, generator=g).topk(active, dim=-1).indices
+    return (
+        _normal(g, dtype, tokens, hidden),
+        chosen,
+        torch.rand(tokens, active, generator=g),
+        [_normal(g, dtype, 2 * size, hidden) for _ in range(num_experts)],
+        [_normal(g, dtype, hidden, size) for _ in range(num_experts)],
+    )
+
+
+DEFINITIONS: Mapping[str, Definition] = {
+    "rms_norm": Definition(reference.rms_norm, ("tokens", "size"), _rms_norm),
+    "lookup": Definition(reference.lookup, ("tokens", "rows", "cols"), _lookup),
+    "linear": Definition(reference.linear, ("tokens", "rows", "cols"), _linear),
+    "rope_": Definition(reference.rope_, ("tokens", "heads", "head_dim"), _rope),
+    "silu_mul": Definition(reference.silu_mul, ("tokens", "size"), _silu_mul),
+    "write_kv": Definition(reference.write_kv, ("tokens", "kv_heads", "head_dim"), _write_kv),
+    "paged_attention": Definition(
+        reference.paged_attention,
+        ("tokens", "context", "heads", "kv_heads", "head_dim"),
+        _attention,
+    ),
+    "route": Definition(reference.route, ("tokens", "experts", "active"), _route),
+    "experts": Definition(
+        reference.experts, ("tokens", "hidden", "size", "experts", "active"), _experts
+    ),
+}

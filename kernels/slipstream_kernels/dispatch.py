@@ -1,0 +1,90 @@
+"""Which implementation each operation has: the reference, the device's own, or a bundle's.
+
+A `Kernels` is made once and handed to the model; there is no global state.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from slipstream_kernels import bundle, cpu, reference
+from slipstream_kernels.reference import Routing, Span
+from slipstream_kernels.weights import Table, Weight
+
+
+class RmsNorm(Protocol):
+    def __call__(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+
+class Linear(Protocol):
+    def __call__(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor: ...
+
+
+class Attention(Protocol):
+    def __call__(
+        self, query: Tensor, keys: Tensor, values: Tensor, spans: list[Span]
+    ) -> Tensor: ...
+
+
+class Route(Protocol):
+    def __call__(
+        self, logits: Tensor, correction: Tensor | None, routing: Routing
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+class Experts(Protocol):
+    def __call__(
+        self,
+        x: Tensor,
+        chosen: Tensor,
+        weights: Tensor,
+        gate_ups: list[Weight],
+        downs: list[Weight],
+    ) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """One implementation per operation; `reference` says what each takes and gives."""
+
+    rms_norm: RmsNorm = reference.rms_norm
+    lookup: Callable[[Tensor | Table, Tensor], Tensor] = reference.lookup
+    linear: Linear = reference.linear
+    rope_: Callable[[Tensor, Tensor], None] = reference.rope_
+    silu_mul: Callable[[Tensor], Tensor] = reference.silu_mul
+    write_kv: Callable[[Tensor, Tensor, Tensor], None] = reference.write_kv
+    paged_attention: Attention = reference.paged_attention
+    route: Route = reference.route
+    experts: Experts = reference.experts
+
+    def sources(self) -> dict[str, str]:
+        """Operation to what runs it, as `reference`, `cpu` or the bundle's name and digest."""
+        return {field.name: source(getattr(self, field.name)) for field in fields(self)}
+
+
+OPERATIONS = tuple(field.name for field in fields(Kernels))
+
+
+def source(implementation: Any) -> str:
+    named: str | None = getattr(implementation, "__slipstream_source__", None)
+    return named or implementation.__module__.rpartition(".")[2]
+
+
+def for_device(device: torch.device) -> Kernels:
+    """The best that needs no bundle."""
+    if device.type == "cpu":
+        return Kernels(rms_norm=cpu.rms_norm, paged_attention=cpu.paged_attention)
+    return Kernels()
+
+
+def with_bundle(kernels: Kernels, folder: Path, sha256: str, device: torch.device) -> Kernels:
+    """`kernels` with every operation that the bundle has, each checked against its reference.
+
+    Raises bundle.BundleError: another digest, a damaged manifest, or an operation that fails.
+    """
+    implementations = bundle.load(folder, sha256, OPERATIONS, device)
+    return replace(kernels, **implementations)
