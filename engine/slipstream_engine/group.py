@@ -1,8 +1,12 @@
 """What ranks say to each other: the one door to torch.distributed.
 
-`Alone` is a replica of one rank. All waits end when a peer dies: gloo and NCCL then raise.
+`Alone` is a replica of one rank. No wait is endless: gloo and NCCL raise at once when a peer dies,
+and after a deadline when it only stands still.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol
 
@@ -11,8 +15,15 @@ from torch import Tensor, distributed
 
 from slipstream_engine.split import Split
 
-# Loading differs between ranks by disk speed; a step never takes this long.
-_TIMEOUT = timedelta(minutes=10)
+# Ranks load their parts first, at the speed of their disks.
+_MEET = timedelta(minutes=10)
+# Longer than any step; an idle replica says something every `HEARTBEAT_S`.
+_STEP = timedelta(seconds=120)
+HEARTBEAT_S = 30.0
+
+
+class PeerLost(Exception):
+    """Another rank of the replica died or stands still."""
 
 
 class Group(Protocol):
@@ -61,52 +72,77 @@ class Alone:
 
 
 class TorchGroup:
-    """Ranks joined by torch.distributed: gloo between CPUs, NCCL between GPUs."""
+    """Ranks joined by torch.distributed: gloo between CPUs, NCCL between GPUs. Raises PeerLost."""
 
     def __init__(self, split: Split, rendezvous: str, device: torch.device) -> None:
-        """Waits until all ranks have come. Raises RuntimeError when they do not."""
+        """Waits until all ranks have come."""
         self._split = split
         self._device = device
-        distributed.init_process_group(
-            backend="nccl" if device.type == "cuda" else "gloo",
-            init_method=rendezvous,
-            rank=split.rank,
-            world_size=split.num_ranks,
-            timeout=_TIMEOUT,
-        )
-        # Every rank must make every group, in one order.
-        groups = [
-            distributed.new_group(range(stage * split.tensor, (stage + 1) * split.tensor))
-            for stage in range(split.pipeline)
-        ]
+        if rendezvous.startswith("file:"):
+            # Ranks of one machine: nothing of a replica is offered to the network.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        with _losing_nobody():
+            distributed.init_process_group(
+                backend="nccl" if device.type == "cuda" else "gloo",
+                init_method=rendezvous,
+                rank=split.rank,
+                world_size=split.num_ranks,
+                timeout=_MEET,
+            )
+            everyone = range(split.num_ranks)
+            self._bytes = distributed.new_group(everyone, timeout=_STEP, backend="gloo")
+            self._stages = distributed.new_group(everyone, timeout=_STEP)
+            # Every rank must make every group, in one order.
+            groups = [
+                distributed.new_group(
+                    range(stage * split.tensor, (stage + 1) * split.tensor), timeout=_STEP
+                )
+                for stage in range(split.pipeline)
+            ]
         self._tensor_group = groups[split.stage]
 
     def sum_(self, x: Tensor) -> Tensor:
         if self._split.tensor > 1:
-            distributed.all_reduce(x, group=self._tensor_group)
+            with _losing_nobody():
+                distributed.all_reduce(x, group=self._tensor_group)
         return x
 
     def gather(self, x: Tensor) -> Tensor:
         if self._split.tensor == 1:
             return x
         parts = [torch.empty_like(x) for _ in range(self._split.tensor)]
-        distributed.all_gather(parts, x.contiguous(), group=self._tensor_group)
+        with _losing_nobody():
+            distributed.all_gather(parts, x.contiguous(), group=self._tensor_group)
         return torch.cat(parts, dim=-1)
 
     def receive_hidden(self, num_tokens: int, hidden_size: int, dtype: torch.dtype) -> Tensor:
         x = torch.empty(num_tokens, hidden_size, dtype=dtype, device=self._device)
-        distributed.recv(x, src=self._split.rank - self._split.tensor)
+        with _losing_nobody():
+            distributed.recv(x, src=self._split.rank - self._split.tensor, group=self._stages)
         return x
 
     def send_hidden(self, x: Tensor) -> None:
-        distributed.send(x.contiguous(), dst=self._split.rank + self._split.tensor)
+        with _losing_nobody():
+            target = self._split.rank + self._split.tensor
+            distributed.send(x.contiguous(), dst=target, group=self._stages)
 
     def broadcast(self, content: bytes | None, source: int) -> bytes:
-        size = torch.tensor([0 if content is None else len(content)], device=self._device)
-        distributed.broadcast(size, src=source)
-        if content is None:
-            body = torch.empty(int(size), dtype=torch.uint8, device=self._device)
-        else:
-            body = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(self._device)
-        distributed.broadcast(body, src=source)
-        return bytes(body.cpu().numpy())
+        size = torch.tensor([0 if content is None else len(content)])
+        with _losing_nobody():
+            distributed.broadcast(size, src=source, group=self._bytes)
+            if int(size) == 0:
+                return b""
+            if content is None:
+                body = torch.empty(int(size), dtype=torch.uint8)
+            else:
+                body = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+            distributed.broadcast(body, src=source, group=self._bytes)
+        return bytes(body.numpy())
+
+
+@contextmanager
+def _losing_nobody() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost(str(error).splitlines()[0][:300]) from error

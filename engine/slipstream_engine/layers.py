@@ -162,9 +162,7 @@ class Builder:
         )
 
     def _mlp(self, parts: dict[str, Stored], prefix: str) -> Mlp:
-        gate, up, down = (
-            parts[f"{prefix}.{name}_proj.weight"] for name in ("gate", "up", "down")
-        )
+        gate, up, down = (parts[f"{prefix}.{name}_proj.weight"] for name in ("gate", "up", "down"))
         inner = self._split.part(_num_rows(gate))
         return Mlp(
             gate_up=self._matrix(_rows(gate, inner), _rows(up, inner)),

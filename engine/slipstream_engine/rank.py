@@ -1,7 +1,8 @@
-"""The rank process: loads the model, then steps for as long as the serving process lives.
+"""One rank as a process: loads its part of the model, then steps while the serving process lives.
 
-Started as `python -m slipstream_engine.rank <descriptor of its socket>`; the only process that
-imports torch. A thread reads commands; the main thread steps and answers.
+Started as `python -m slipstream_engine.rank <descriptor of its socket>`; the only kind of process
+that imports torch. On rank 0 a thread reads commands and the main thread steps and answers; the
+others do what rank 0 tells them.
 """
 
 import os
@@ -10,24 +11,20 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
-
-import torch
 
 from slipstream_api import config as configs
 from slipstream_api.conditions import Reason
 from slipstream_api.config import ConfigError, EngineConfig
-from slipstream_engine import messages, sizing
-from slipstream_engine.kvpool import KvPool
+from slipstream_engine import loading, messages, ranks
+from slipstream_engine.group import HEARTBEAT_S, PeerLost
+from slipstream_engine.loading import Part
 from slipstream_engine.loop import EngineLoop
-from slipstream_engine.messages import Abort, Failed, FromRank, Loaded, Start, Submit, ToRank
-from slipstream_engine.model import Decoder
-from slipstream_engine.runner import Runner
-from slipstream_engine.scheduler import Limits, Scheduler
-from slipstream_weights import source
+from slipstream_engine.messages import Failed, FromRank, Start, ToRank
+from slipstream_engine.ranks import LeadingRunner
+from slipstream_engine.split import Split
 from slipstream_weights.errors import CheckpointError, ModelNotFound
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+Commands = queue.SimpleQueue[ToRank | None]
 
 
 def main() -> int:
@@ -42,6 +39,9 @@ def main() -> int:
         _send(connection, Failed(reason or Reason.MODEL_INVALID, str(error), "model.path"))
     except ConfigError as error:
         _send(connection, Failed(Reason.CONFIG_INVALID, error.message, error.field))
+    except PeerLost as error:
+        message = f"another rank of the replica is gone: {error}"
+        _send(connection, Failed(Reason.CONTAINER_FAILED, message))
     except Exception as error:
         # The serving process tells the operator; the traceback goes to the log.
         _send(connection, Failed(Reason.CONTAINER_FAILED, f"{type(error).__name__}: {error}"))
@@ -50,51 +50,67 @@ def main() -> int:
 
 
 def _serve(connection: socket.socket) -> int:
-    commands: queue.SimpleQueue[ToRank | None] = queue.SimpleQueue()
+    commands: Commands = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, commands), daemon=True).start()
     start = commands.get()
     if not isinstance(start, Start):
         raise TypeError(f"the first message is {start!r}")
-    loop, loaded = _load(configs.parse(EngineConfig, start.config, origin="the start message"))
-    _send(connection, loaded)
+    config = configs.parse(EngineConfig, start.config, origin="the start message")
+    parallel = config.parallel
+    split = Split(parallel.tensor, parallel.pipeline, start.rank)
+    part = loading.load(config, split, start.rendezvous)
+    if split.rank > 0:
+        _watch(commands)
+        ranks.follow(part.runner, part.group, split)
+        return 0
+    return _lead(connection, commands, part, split)
+
+
+def _lead(connection: socket.socket, commands: Commands, part: Part, split: Split) -> int:
+    """Schedule, run everywhere, commit, tell; rank 0 only."""
+    leading = LeadingRunner(part.runner, part.group, split) if split.num_ranks > 1 else None
+    loop = EngineLoop(part.scheduler(), leading or part.runner, time.perf_counter)
+    _send(connection, part.loaded())
     while True:
-        taken = [commands.get()] if loop.is_idle else []
-        while not commands.empty():
-            taken.append(commands.get())
+        taken = _take(commands, loop, leading)
+        if None in taken:
+            if leading is not None:
+                leading.end()
+            return 0
         for command in taken:
-            if command is None:
-                return 0
-            if isinstance(command, Submit | Abort):
+            if command is not None and not isinstance(command, Start):
                 loop.take(command)
         _send(connection, loop.step())
 
 
-def _load(config: EngineConfig) -> tuple[EngineLoop, Loaded]:
-    began = time.monotonic()
-    threads = config.threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(threads)
-    opened = source.open_checkpoint(Path(config.model.path))
-    sizes = sizing.resolve(config, opened.checkpoint)
-    decoder = Decoder(opened.checkpoint, opened.tensors(), _DTYPES[config.dtype])
-    pool = KvPool(sizes.layout, sizes.num_pages, torch.device("cpu"))
-    limits = Limits(
-        max_running_sequences=config.limits.max_running_sequences,
-        max_batch_tokens=config.limits.max_batch_tokens,
-        page_tokens=config.pages.page_tokens,
-        max_context=sizes.max_context,
-    )
-    loop = EngineLoop(Scheduler(limits, sizes.num_pages), Runner(decoder, pool))
-    return loop, Loaded(
-        architecture=opened.checkpoint.architecture,
-        max_context=sizes.max_context,
-        num_pages=sizes.num_pages,
-        page_bytes=sizes.layout.page_bytes,
-        load_s=time.monotonic() - began,
-        threads=threads,
-    )
+def _take(
+    commands: Commands, loop: EngineLoop, leading: LeadingRunner | None
+) -> list[ToRank | None]:
+    """Everything that was asked meanwhile; an idle rank waits for the first of it."""
+    taken: list[ToRank | None] = []
+    while loop.is_idle and not taken:
+        try:
+            taken.append(commands.get(timeout=None if leading is None else HEARTBEAT_S))
+        except queue.Empty:
+            if leading is not None:
+                leading.beat()
+    while not commands.empty():
+        taken.append(commands.get())
+    return taken
 
 
-def _read(connection: socket.socket, commands: "queue.SimpleQueue[ToRank | None]") -> None:
+def _watch(commands: Commands) -> None:
+    """End with the serving process, also while waiting for another rank."""
+
+    def wait() -> None:
+        while commands.get() is not None:
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _read(connection: socket.socket, commands: Commands) -> None:
     """None is the end: the serving process has closed its side or died."""
     with connection.makefile("rb") as stream:
         while True:
@@ -107,7 +123,7 @@ def _read(connection: socket.socket, commands: "queue.SimpleQueue[ToRank | None]
 
 
 def _send(connection: socket.socket, message: FromRank) -> None:
-    connection.sendall(messages.encode_from_rank(message))
+    connection.sendall(messages.encode(message))
 
 
 if __name__ == "__main__":

@@ -12,17 +12,19 @@ from slipstream_kernels.reference import Span
 class Runner:
     """One rank's part of a step."""
 
-    def __init__(self, decoder: Decoder, pool: KvPool) -> None:
+    def __init__(self, decoder: Decoder, pool: KvPool, *, is_drawing: bool = True) -> None:
+        """`is_drawing`: False on a rank whose logits another rank of the stage has too."""
         self._decoder = decoder
+        self._is_drawing = is_drawing
         self._pool = pool
         self._page_tokens = pool.layout.page_tokens
 
     def run(self, batch: Batch) -> list[Sampled] | None:
-        """A token for every draw, in order; None on a rank that has no logits."""
+        """A token for every draw, in order; None on a rank that draws none."""
         self._pool.copy(batch.copies)
         model_input, rows, draws = self._input(batch)
         logits = self._decoder.forward(model_input, self._pool)
-        if logits is None:
+        if logits is None or not self._is_drawing:
             return None
         return sampler.sample(logits, rows, draws)
 

@@ -89,9 +89,7 @@ def check(checkpoint: Checkpoint, split: Split) -> None:
                 "tensor",
             )
     if split.pipeline > checkpoint.num_layers:
-        raise SplitError(
-            f"{split.pipeline} stages for {checkpoint.num_layers} layers", "pipeline"
-        )
+        raise SplitError(f"{split.pipeline} stages for {checkpoint.num_layers} layers", "pipeline")
 
 
 def possible(checkpoint: Checkpoint) -> list[int]:

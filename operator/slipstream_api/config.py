@@ -93,6 +93,8 @@ class EnginePages(ConfigModel):
     # Bytes of all KV pages together. None: enough for max_running_sequences of 2048 tokens, or
     # one whole context where that is more.
     kv_bytes: int | None = Field(default=None, ge=1)
+    # False: a prompt is computed anew even where its beginning was computed before.
+    prefix_cache: bool = True
 
 
 class EngineParallel(ConfigModel):

@@ -1,0 +1,130 @@
+"""From a configuration to what one rank needs to step: weights, pages, kernels, its group."""
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from slipstream_api.config import ConfigError, EngineConfig
+from slipstream_engine import messages, sizing
+from slipstream_engine.group import Alone, Group, TorchGroup
+from slipstream_engine.kvpool import KvPool
+from slipstream_engine.layers import Builder
+from slipstream_engine.messages import Loaded
+from slipstream_engine.model import Decoder
+from slipstream_engine.runner import Runner
+from slipstream_engine.scheduler import Limits, Scheduler
+from slipstream_engine.sizing import Sizing
+from slipstream_engine.split import Split
+from slipstream_kernels import dispatch
+from slipstream_kernels.bundle import BundleError
+from slipstream_kernels.dispatch import Kernels
+from slipstream_kvstore import keys
+from slipstream_kvstore.keys import Namespace
+from slipstream_weights import source
+from slipstream_weights.checkpoint import OpenCheckpoint
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank, ready to step."""
+
+    runner: Runner
+    group: Group
+    kernels: Kernels
+    config: EngineConfig
+    sizes: Sizing
+    namespace: Namespace
+    architecture: str
+    load_s: float
+
+    def scheduler(self) -> Scheduler:
+        limits = Limits(
+            max_running_sequences=self.config.limits.max_running_sequences,
+            max_batch_tokens=self.config.limits.max_batch_tokens,
+            page_tokens=self.config.pages.page_tokens,
+            max_context=self.sizes.max_context,
+            prefix_cache=self.config.pages.prefix_cache,
+        )
+        return Scheduler(limits, self.sizes.num_pages, keys.root_key(self.namespace))
+
+    def loaded(self) -> Loaded:
+        return Loaded(
+            architecture=self.architecture,
+            max_context=self.sizes.max_context,
+            num_pages=self.sizes.num_pages,
+            page_bytes=self.sizes.layout.page_bytes,
+            load_s=self.load_s,
+            threads=torch.get_num_threads(),
+            namespace=messages.encode_namespace(self.namespace),
+            kernels=self.kernels.sources(),
+        )
+
+
+def load(config: EngineConfig, split: Split, rendezvous: str) -> Part:
+    """Load one rank, then meet the others.
+
+    Raises ConfigError, CheckpointError, PeerLost.
+    """
+    began = time.monotonic()
+    cpus = len(os.sched_getaffinity(0))
+    # Ranks of one machine share its CPUs.
+    torch.set_num_threads(config.threads or max(1, cpus // split.num_ranks))
+    device = torch.device("cpu")
+    dtype = _DTYPES[config.dtype]
+    opened = source.open_checkpoint(Path(config.model.path))
+    sizes = sizing.resolve(config, opened.checkpoint, split)
+    kernels = _kernels(config, device)
+    is_packed = config.quantization == "checkpoint" and dtype is torch.float32
+    tensors = opened.packed_tensors() if is_packed else opened.tensors()
+    weights = Builder(opened.checkpoint, split, dtype, device).build(tensors)
+    group = TorchGroup(split, rendezvous, device) if split.num_ranks > 1 else Alone()
+    decoder = Decoder(opened.checkpoint, weights, split, group, kernels, dtype, device)
+    pool = KvPool(sizes.layout, sizes.num_pages, device)
+    return Part(
+        runner=Runner(decoder, pool, is_drawing=split.tensor_rank == 0),
+        group=group,
+        kernels=kernels,
+        config=config,
+        sizes=sizes,
+        namespace=_namespace(config, opened, sizes, split),
+        architecture=opened.checkpoint.architecture,
+        load_s=time.monotonic() - began,
+    )
+
+
+def _kernels(config: EngineConfig, device: torch.device) -> Kernels:
+    kernels = dispatch.for_device(device)
+    if config.kernels is None:
+        return kernels
+    try:
+        return dispatch.with_bundle(
+            kernels, Path(config.kernels.path), config.kernels.sha256, device
+        )
+    except BundleError as error:
+        raise ConfigError(str(error), "kernels") from error
+
+
+def _namespace(
+    config: EngineConfig, opened: OpenCheckpoint, sizes: Sizing, split: Split
+) -> Namespace:
+    """What this rank's page keys start from."""
+    return Namespace(
+        weights_digest=_weights_mark(Path(config.model.path), repr(opened.checkpoint)),
+        layout=sizes.layout,
+        split=keys.Split(split.tensor, split.tensor_rank, split.pipeline, split.stage),
+        kernel_bundle=None if config.kernels is None else config.kernels.sha256,
+        engine_build=f"{config.dtype}/{config.quantization}/torch-{torch.__version__}",
+    )
+
+
+def _weights_mark(path: Path, description: str) -> str:
+    """Names these files on this machine. Pages stay in this process, so it need be no digest."""
+    files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
+    facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return "files:" + hashlib.sha256(f"{description}{facts}".encode()).hexdigest()
