@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from slipstream_weights.errors import ModelInvalid
+from slipstream_weights.grouped import Grouped
 
 Architecture = Literal["llama", "qwen2", "qwen3"]
 ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3")
@@ -80,6 +81,13 @@ class OpenCheckpoint(Protocol):
 
     def tensors(self) -> Iterator[tuple[str, Array]]:
         """Every expected tensor once, float32, in the order of the file. Raises ModelInvalid."""
+        ...
+
+    def packed_tensors(self) -> Iterator[tuple[str, Array | Grouped]]:
+        """The same, but matrices stored in 4 or 8 bits keep their codes. Raises ModelInvalid.
+
+        Rows of Q and K are in Hugging Face's rope order (halves) here too.
+        """
         ...
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from slipstream_weights import gguf_header, gguf_tokenizer
+from slipstream_weights import gguf_blocks, gguf_header, gguf_tokenizer
 from slipstream_weights.checkpoint import (
     ARCHITECTURES,
     Architecture,
@@ -23,6 +24,7 @@ from slipstream_weights.checkpoint import (
 )
 from slipstream_weights.errors import ModelInvalid
 from slipstream_weights.gguf_header import GgufTensor
+from slipstream_weights.grouped import Grouped
 
 _ROPE_FACTORS = "rope_freqs.weight"
 _TOP = {
@@ -66,9 +68,13 @@ class GgufCheckpoint:
         )
 
     def tensors(self) -> Iterator[tuple[str, Array]]:
+        for name, values in self.packed_tensors():
+            yield name, values.dequantise() if isinstance(values, Grouped) else values
+
+    def packed_tensors(self) -> Iterator[tuple[str, Array | Grouped]]:
         for tensor in self._weights():
             name = _canonical(tensor.name)
-            values = self._dequantise(tensor)
+            values = self._unpack(tensor)
             # llama.cpp keeps the rows of Q and K of this family in interleaved rope order.
             if self.checkpoint.architecture == "llama":
                 if ".q_proj." in name:
@@ -80,11 +86,24 @@ class GgufCheckpoint:
     def _weights(self) -> Iterator[GgufTensor]:
         return (tensor for tensor in self._header.tensors if tensor.name != _ROPE_FACTORS)
 
+    def _unpack(self, tensor: GgufTensor) -> Array | Grouped:
+        if len(tensor.shape) == 2 and gguf_blocks.is_grouped(tensor.kind):
+            grouped = gguf_blocks.unpack(self._bytes(tensor), tensor.kind, tensor.shape[0])
+            if not (np.isfinite(grouped.scales).all() and np.isfinite(grouped.minimums).all()):
+                raise ModelInvalid(
+                    "a scale of the tensor is not a finite number", str(self._path), tensor.name
+                )
+            return grouped
+        return self._dequantise(tensor)
+
+    def _bytes(self, tensor: GgufTensor) -> NDArray[np.uint8]:
+        return np.frombuffer(self._header.data, np.uint8, tensor.end - tensor.start, tensor.start)
+
     def _dequantise(self, tensor: GgufTensor) -> Array:
         # 0.3 s of import that describing a checkpoint does not need.
         from gguf import quants
 
-        raw = np.frombuffer(self._header.data, np.uint8, tensor.end - tensor.start, tensor.start)
+        raw = self._bytes(tensor)
         try:
             values: Array = quants.dequantize(raw.reshape(*tensor.shape[:-1], -1), tensor.kind)
         except (NotImplementedError, ValueError) as error:
@@ -179,11 +198,17 @@ def _canonical(name: str) -> str:
     return _TOP.get(name, name)
 
 
-def _halves(values: Array, num_heads: int) -> Array:
+def _halves(values: Array | Grouped, num_heads: int) -> Array | Grouped:
     """Rows [x0 y0 x1 y1 …] of each head back to [x0 x1 … y0 y1 …].
 
     >>> _halves(np.arange(4), 1).tolist()
     [0, 2, 1, 3]
     """
+    if isinstance(values, Grouped):
+        return values.with_rows(lambda array: _halves_of_rows(array, num_heads))
+    return _halves_of_rows(values, num_heads)
+
+
+def _halves_of_rows(values: Array, num_heads: int) -> Array:
     pairs = values.reshape(num_heads, values.shape[0] // num_heads // 2, 2, *values.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)

@@ -21,6 +21,7 @@ from slipstream_weights.checkpoint import (
     check_tensors,
 )
 from slipstream_weights.errors import ModelInvalid, ModelNotFound
+from slipstream_weights.grouped import Grouped
 from slipstream_weights.safetensors_header import StoredTensor
 
 _ARCHITECTURES: dict[str, Architecture] = {
@@ -52,6 +53,9 @@ class HuggingFaceCheckpoint:
     def tensors(self) -> Iterator[tuple[str, Array]]:
         for tensor in self._tensors:
             yield tensor.name, tensor.read()
+
+    def packed_tensors(self) -> Iterator[tuple[str, Array | Grouped]]:
+        return self.tensors()
 
     def text_model(self) -> TextModel:
         path = self._folder / "tokenizer.json"

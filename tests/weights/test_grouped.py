@@ -1,0 +1,129 @@
+"""Quantised matrices keep their codes, and their values are those of the `gguf` package."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import quants
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream_weights import gguf_blocks, source
+from slipstream_weights.checkpoint import Array
+from slipstream_weights.errors import ModelInvalid
+from slipstream_weights.grouped import Grouped
+from tests.engine import tiny
+from tests.weights import gguf_files
+
+_KINDS = (
+    GGMLQuantizationType.Q4_0,
+    GGMLQuantizationType.Q4_1,
+    GGMLQuantizationType.Q8_0,
+    GGMLQuantizationType.Q4_K,
+)
+# Where the 16-bit scale and minimum of a block lie, in bytes.
+_HALVES = {
+    GGMLQuantizationType.Q4_0: (0,),
+    GGMLQuantizationType.Q4_1: (0, 2),
+    GGMLQuantizationType.Q8_0: (0,),
+    GGMLQuantizationType.Q4_K: (0, 2),
+}
+
+
+def _random_bytes(kind: GGMLQuantizationType, rows: int, blocks: int, seed: int) -> Array:
+    """Any bytes are a block, but scales that are no number are refused elsewhere."""
+    rng = np.random.default_rng(seed)
+    _, size = GGML_QUANT_SIZES[kind]
+    raw = rng.integers(0, 256, (rows, blocks, size), np.uint8)
+    for place in _HALVES[kind]:
+        # Every finite half-precision number: normal and not, both signs, both zeros.
+        bits = rng.integers(0, 0x7C00, (rows, blocks), np.uint16)
+        bits |= rng.integers(0, 2, (rows, blocks), np.uint16) << 15
+        raw[:, :, place : place + 2] = bits[..., None].view(np.uint8)
+    return raw.reshape(rows, -1)
+
+
+@pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.name)
+@given(rows=st.integers(1, 9), blocks=st.integers(1, 5), seed=st.integers(0, 2**32 - 1))
+def test_values_equal_those_of_the_gguf_package_bit_for_bit(
+    kind: GGMLQuantizationType, rows: int, blocks: int, seed: int
+) -> None:
+    raw = _random_bytes(kind, rows, blocks, seed)
+    grouped = gguf_blocks.unpack(raw, kind, rows)
+    expected = quants.dequantize(raw, kind)
+    found = grouped.dequantise()
+    assert found.shape == expected.shape
+    assert found.dtype == np.float32
+    # Equal as numbers: a zero may come with the other sign, every other bit is the same.
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.name)
+def test_a_group_has_one_code_a_byte_and_one_scale_and_minimum(kind: GGMLQuantizationType) -> None:
+    columns = 2 * GGML_QUANT_SIZES[GGMLQuantizationType.Q4_K][0]
+    blocks = columns // GGML_QUANT_SIZES[kind][0]
+    grouped = gguf_blocks.unpack(_random_bytes(kind, 3, blocks, 0), kind, 3)
+    assert grouped.bits == (8 if kind is GGMLQuantizationType.Q8_0 else 4)
+    assert grouped.group == 32
+    assert grouped.codes.shape == (3, columns)
+    assert grouped.codes.dtype == np.uint8
+    assert grouped.codes.max() == 2**grouped.bits - 1
+    for array in (grouped.scales, grouped.minimums):
+        assert array.shape == (3, columns // 32)
+        assert array.dtype == np.float32
+
+
+_STORED = {
+    GGMLQuantizationType.Q4_0: 4,
+    GGMLQuantizationType.Q4_1: 4,
+    GGMLQuantizationType.Q8_0: 8,
+    GGMLQuantizationType.F16: None,
+    GGMLQuantizationType.Q5_1: None,
+}
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", _STORED, ids=lambda kind: kind.name)
+def test_matrices_keep_their_codes_and_rows_stand_in_the_order_of_hugging_face(
+    tmp_path: Path, architecture: str, kind: GGMLQuantizationType
+) -> None:
+    document = tiny.config(architecture)
+    tensors = gguf_files.values(document)
+    path = gguf_files.write(tmp_path / "m.gguf", document, tensors, kind=kind)
+    opened = source.open_checkpoint(path)
+    packed, plain = dict(opened.packed_tensors()), dict(opened.tensors())
+    assert list(packed) == list(plain)
+    for name, values in packed.items():
+        # Quantised as written: the rows of Q and K had been put in llama.cpp's order before.
+        written = quants.dequantize(quants.quantize(tensors[name], kind), kind)
+        expected = tensors[name] if tensors[name].ndim == 1 else written
+        assert np.array_equal(plain[name], expected), name
+        if tensors[name].ndim == 2 and _STORED[kind]:
+            assert isinstance(values, Grouped), name
+            assert values.bits == _STORED[kind]
+            values = values.dequantise()
+        assert isinstance(values, np.ndarray), name
+        assert values.dtype == np.float32
+        assert np.array_equal(values, expected), name
+
+
+@pytest.mark.parametrize("place", [0, 2], ids=["scale", "minimum"])
+@pytest.mark.parametrize("bits", [0x7C00, 0x7E00, 0xFC00], ids=["inf", "nan", "-inf"])
+def test_a_scale_that_is_no_number_is_refused_by_name(
+    tmp_path: Path, place: int, bits: int
+) -> None:
+    document = tiny.config("qwen2")
+    tensors = gguf_files.values(document)
+    kind = GGMLQuantizationType.Q4_1
+    path = gguf_files.write(tmp_path / "m.gguf", document, tensors, kind=kind)
+    name = "model.layers.1.mlp.up_proj.weight"
+    whole = quants.quantize(tensors[name], kind).tobytes()
+    content = path.read_bytes()
+    assert content.count(whole) == 1
+    start = content.index(whole) + place
+    path.write_bytes(content[:start] + bits.to_bytes(2, "little") + content[start + 2 :])
+    with pytest.raises(ModelInvalid, match="not a finite number") as caught:
+        list(source.open_checkpoint(path).packed_tensors())
+    assert caught.value.tensor == "blk.1.ffn_up.weight"
+    assert caught.value.path == str(path)
