@@ -22,7 +22,7 @@ _STEP = timedelta(seconds=120)
 HEARTBEAT_S = 30.0
 
 
-class PeerLost(Exception):
+class PeerLostError(Exception):
     """Another rank of the replica died or stands still."""
 
 
@@ -72,7 +72,7 @@ class Alone:
 
 
 class TorchGroup:
-    """Ranks joined by torch.distributed: gloo between CPUs, NCCL between GPUs. Raises PeerLost."""
+    """Ranks joined by torch.distributed: gloo between CPUs, NCCL between GPUs. Raises PeerLostError."""
 
     def __init__(self, split: Split, rendezvous: str, device: torch.device) -> None:
         """Waits until all ranks have come."""
@@ -145,4 +145,4 @@ def _losing_nobody() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise PeerLost(str(error).splitlines()[0][:300]) from error
+        raise PeerLostError(str(error).splitlines()[0][:300]) from error

@@ -63,16 +63,23 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """What a rank holds. `embedding` on the first stage, `norm` and `head` on the last.
+class Ending:
+    """From the last layer to logits.
 
     `head` may have rows of zeros at its end: every tensor rank has the same number of rows.
     """
 
+    norm: Tensor
+    head: Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a rank holds: `embedding` only on the first stage, `ending` only on the last."""
+
     layers: list[Layer]
     embedding: Tensor | Table | None
-    norm: Tensor | None
-    head: Weight | None
+    ending: Ending | None
 
 
 class Builder:
@@ -110,18 +117,18 @@ class Builder:
 
     def _ends(
         self, top: dict[str, Stored]
-    ) -> tuple[Tensor | Table | None, Tensor | None, Weight | None]:
+    ) -> tuple[Tensor | Table | None, Ending | None]:
         stored = top["model.embed_tokens.weight"]
         is_tied = self._checkpoint.has_tied_embeddings
         embedding = self._table(stored) if self._split.is_first_stage else None
         if not self._split.is_last_stage:
-            return embedding, None, None
+            return embedding, None
         norm = self._tensor(top["model.norm.weight"])
         if is_tied and self._split.tensor == 1 and isinstance(embedding, Tensor):
-            return embedding, norm, embedding
+            return embedding, Ending(norm, embedding)
         rows, padded = self._split.vocabulary(self._checkpoint.vocab_size, weights.ROW_MULTIPLE)
         head = _rows(stored if is_tied else top["lm_head.weight"], rows)
-        return embedding, norm, self._matrix(_padded(head, padded))
+        return embedding, Ending(norm, self._matrix(_padded(head, padded)))
 
     def _layer(self, index: int, parts: dict[str, Stored]) -> Layer:
         experts = self._checkpoint.experts

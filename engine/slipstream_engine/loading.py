@@ -69,7 +69,7 @@ class Part:
 def load(config: EngineConfig, split: Split, rendezvous: str) -> Part:
     """Load one rank, then meet the others.
 
-    Raises ConfigError, CheckpointError, PeerLost.
+    Raises ConfigError, CheckpointError, PeerLostError.
     """
     began = time.monotonic()
     cpus = len(os.sched_getaffinity(0))

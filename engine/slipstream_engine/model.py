@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slipstream_engine.group import Group
 from slipstream_engine.kvpool import KvPool
-from slipstream_engine.layers import Layer, Mixture, Mlp, Weights
+from slipstream_engine.layers import Ending, Layer, Mixture, Mlp, Weights
 from slipstream_engine.split import Split
 from slipstream_kernels.dispatch import Kernels
 from slipstream_kernels.reference import Span
@@ -53,7 +53,6 @@ class Decoder:
         self.dtype = dtype
         self.device = device
         self._weights = weights
-        self._split = split
         self._group = group
         self._kernels = kernels
         self._num_heads = checkpoint.num_heads // split.tensor
@@ -69,23 +68,19 @@ class Decoder:
             x = x + self._attend(layer, index, x, turns, batch, pool)
             normed = self._norm(x, layer.post_norm)
             x = x + self._group.sum_(self._mlp(layer.mlp, normed))
-        if not self._split.is_last_stage:
+        if self._weights.ending is None:
             self._group.send_hidden(x)
             return None
-        return self._logits(x.index_select(0, batch.rows))
+        return self._logits(self._weights.ending, x.index_select(0, batch.rows))
 
     def _begin(self, batch: ModelInput) -> Tensor:
-        if self._split.is_first_stage:
-            assert self._weights.embedding is not None
-            return self._kernels.lookup(self._weights.embedding, batch.tokens).to(self.dtype)
-        return self._group.receive_hidden(
-            len(batch.tokens), self.checkpoint.hidden_size, self.dtype
-        )
+        if self._weights.embedding is None:
+            size = self.checkpoint.hidden_size
+            return self._group.receive_hidden(len(batch.tokens), size, self.dtype)
+        return self._kernels.lookup(self._weights.embedding, batch.tokens).to(self.dtype)
 
-    def _logits(self, x: Tensor) -> Tensor:
-        norm, head = self._weights.norm, self._weights.head
-        assert norm is not None and head is not None
-        logits = self._kernels.linear(self._norm(x, norm), head, None)
+    def _logits(self, ending: Ending, x: Tensor) -> Tensor:
+        logits = self._kernels.linear(self._norm(x, ending.norm), ending.head, None)
         return self._group.gather(logits)[:, : self.checkpoint.vocab_size].float()
 
     def _attend(

@@ -16,7 +16,7 @@ from slipstream_api import config as configs
 from slipstream_api.conditions import Reason
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_engine import loading, messages, ranks
-from slipstream_engine.group import HEARTBEAT_S, PeerLost
+from slipstream_engine.group import HEARTBEAT_S, PeerLostError
 from slipstream_engine.loading import Part
 from slipstream_engine.loop import EngineLoop
 from slipstream_engine.messages import Failed, FromRank, Start, ToRank
@@ -39,7 +39,7 @@ def main() -> int:
         _send(connection, Failed(reason or Reason.MODEL_INVALID, str(error), "model.path"))
     except ConfigError as error:
         _send(connection, Failed(Reason.CONFIG_INVALID, error.message, error.field))
-    except PeerLost as error:
+    except PeerLostError as error:
         message = f"another rank of the replica is gone: {error}"
         _send(connection, Failed(Reason.CONTAINER_FAILED, message))
     except Exception as error:

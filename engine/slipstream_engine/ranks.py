@@ -25,7 +25,7 @@ class LeadingRunner:
         self._split = split
 
     def run(self, batch: Batch) -> list[Sampled]:
-        """A token for every draw. Raises PeerLost."""
+        """A token for every draw. Raises PeerLostError."""
         self._group.broadcast(_encoder.encode(batch), 0)
         sampled = self._runner.run(batch)
         if self._split.is_last_stage:
@@ -41,7 +41,7 @@ class LeadingRunner:
 
 
 def follow(runner: Runner, group: Group, split: Split) -> None:
-    """Any other rank, until the first one ends. Raises PeerLost."""
+    """Any other rank, until the first one ends. Raises PeerLostError."""
     is_telling = split.rank == _last_stage_rank(split)
     while content := group.broadcast(None, 0):
         batch = _batch.decode(content)

@@ -63,7 +63,7 @@ def _silu_mul(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]
 
 def _write_kv(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
     heads, size, tokens = shape["kv_heads"], shape["head_dim"], shape["tokens"]
-    pool = _normal(g, dtype, tokens + 3, 4, heads, size)
+    pool = _normal(g, dtype, 4 * (tokens + 3), heads, size)
     slots = torch.randperm(4 * (tokens + 3), generator=g)[:tokens]
     return pool, slots, _normal(g, dtype, tokens, heads, size)
 
@@ -84,7 +84,7 @@ def _attention(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...
         Span(0, tokens, ((2, context),)),
         Span(tokens, 2 * tokens, tuple(runs)),
     ]
-    pool = (num_pages, page, kv_heads, size)
+    pool = (num_pages * page, kv_heads, size)
     return (
         _normal(g, dtype, 2 * tokens, shape["heads"], size),
         _normal(g, dtype, *pool),

@@ -76,7 +76,7 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
 
 def packed_product(x: Tensor, weight: Packed) -> Tensor:
     """bfloat16 product by torch's CPU kernel, in float32: [tokens, rows]."""
-    product: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
+    product: Tensor = torch._weight_int4pack_mm_for_cpu(
         x.to(torch.bfloat16), weight.codes, weight.group, weight.scales_and_zeros
     )
     return product.float()
@@ -101,27 +101,25 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 def write_kv(pool: Tensor, slots: Tensor, values: Tensor) -> None:
     """Store values ([tokens, KV heads, head_dim]) at rows `slots` of the pool.
 
-    pool: [pages, page_tokens, KV heads, head_dim] of one layer, changed in place.
+    pool: [rows, KV heads, head_dim] of one layer, changed in place.
     """
-    pool.view(-1, *pool.shape[2:]).index_copy_(0, slots, values)
+    pool.index_copy_(0, slots, values)
 
 
 def paged_attention(query: Tensor, keys: Tensor, values: Tensor, spans: list[Span]) -> Tensor:
     """Causal attention of a ragged batch over paged keys and values.
 
-    query: [tokens, heads, head_dim]; keys, values: [pages, page_tokens, KV heads, head_dim] of
-    one layer; the result has query's shape. Heads share KV heads in consecutive groups.
+    query: [tokens, heads, head_dim]; keys, values: [rows, KV heads, head_dim] of one layer's
+    pool; the result has query's shape. Heads share KV heads in consecutive groups.
     """
-    flat_keys = keys.view(-1, *keys.shape[2:])
-    flat_values = values.view(-1, *values.shape[2:])
     output = torch.empty_like(query)
-    is_grouped = query.shape[1] != keys.shape[2]
+    is_grouped = query.shape[1] != keys.shape[1]
     for span in spans:
         rows = torch.cat([torch.arange(first, first + length) for first, length in span.runs])
         # [1, heads, tokens, head_dim]: the layout that the library's attention takes.
         q = query[span.start : span.end].transpose(0, 1).unsqueeze(0)
-        k = flat_keys.index_select(0, rows).transpose(0, 1).unsqueeze(0)
-        v = flat_values.index_select(0, rows).transpose(0, 1).unsqueeze(0)
+        k = keys.index_select(0, rows).transpose(0, 1).unsqueeze(0)
+        v = values.index_select(0, rows).transpose(0, 1).unsqueeze(0)
         count = span.end - span.start
         mask = torch.ones(count, len(rows), dtype=torch.bool, device=q.device)
         mask = mask.tril(len(rows) - count)
