@@ -13,18 +13,20 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class KvPool:
     """One tensor per pool of the layout: [layers, rows, KV heads, head_dim].
 
-    Page p holds rows [p * page_tokens ─ (p + 1) * page_tokens).
+    Page p holds rows [p * page_tokens ─ (p + 1) * page_tokens). One page more than `num_pages`
+    is nobody's: what fills up a recorded step may write there.
     """
 
     def __init__(self, layout: PageLayout, num_pages: int, device: torch.device) -> None:
         self.layout = layout
         self.num_pages = num_pages
+        self.spare_page = num_pages
         # Not zeroed: a page's memory is taken by the first token that is written to it.
         self._tensors: dict[str, Tensor] = {}
         self._layers: dict[str, list[Tensor]] = {}
         for pool in layout.pools:
             layers, *inner = pool.token_shape
-            shape = (layers, num_pages * layout.page_tokens, *inner)
+            shape = (layers, (num_pages + 1) * layout.page_tokens, *inner)
             tensor = torch.empty(shape, dtype=_DTYPES[pool.dtype], device=device)
             self._tensors[pool.name] = tensor
             # One view a layer, made once: a step takes two of each.
@@ -41,5 +43,5 @@ class KvPool:
         sources = torch.tensor([source for source, _ in pairs])
         targets = torch.tensor([target for _, target in pairs])
         for tensor in self._tensors.values():
-            pages = tensor.unflatten(1, (self.num_pages, -1))
+            pages = tensor.unflatten(1, (self.num_pages + 1, -1))
             pages[:, targets] = pages[:, sources]

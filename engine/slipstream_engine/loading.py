@@ -9,12 +9,14 @@ from pathlib import Path
 import torch
 
 from slipstream_api.config import ConfigError, EngineConfig
+from slipstream_engine import device as devices
 from slipstream_engine import messages, sizing
 from slipstream_engine.group import Alone, Group, TorchGroup
 from slipstream_engine.kvpool import KvPool
 from slipstream_engine.layers import Builder
 from slipstream_engine.messages import Loaded
 from slipstream_engine.model import Decoder
+from slipstream_engine.recorded import RecordedDecode
 from slipstream_engine.runner import Runner
 from slipstream_engine.scheduler import Limits, Scheduler
 from slipstream_engine.sizing import Sizing
@@ -75,7 +77,8 @@ def load(config: EngineConfig, split: Split, rendezvous: str) -> Part:
     cpus = len(os.sched_getaffinity(0))
     # Ranks of one machine share its CPUs.
     torch.set_num_threads(config.threads or max(1, cpus // split.num_ranks))
-    device = torch.device("cpu")
+    place = devices.find(split)
+    device = place.torch_device
     dtype = _DTYPES[config.dtype]
     opened = source.open_checkpoint(Path(config.model.path))
     sizes = sizing.resolve(config, opened.checkpoint, split)
@@ -86,8 +89,17 @@ def load(config: EngineConfig, split: Split, rendezvous: str) -> Part:
     group = TorchGroup(split, rendezvous, device) if split.num_ranks > 1 else Alone()
     decoder = Decoder(opened.checkpoint, weights, split, group, kernels, dtype, device)
     pool = KvPool(sizes.layout, sizes.num_pages, device)
+    recorded = None
+    if place.has_graphs and split.num_ranks == 1:
+        recorded = RecordedDecode(
+            decoder,
+            pool,
+            place,
+            max_sequences=config.limits.max_running_sequences,
+            max_pages=sizes.layout.pages_for(sizes.max_context),
+        )
     return Part(
-        runner=Runner(decoder, pool, is_drawing=split.tensor_rank == 0),
+        runner=Runner(decoder, pool, is_drawing=split.tensor_rank == 0, recorded=recorded),
         group=group,
         kernels=kernels,
         config=config,

@@ -22,15 +22,27 @@ from slipstream_weights.checkpoint import Checkpoint, Llama3RopeScaling, RopeFac
 class ModelInput:
     """A ragged batch: all chunks' tokens one after another.
 
-    tokens, positions, slots: [tokens]; slots are rows of the flattened pool that receive the
-    tokens' keys and values. rows: [draws], whose next token is wanted.
+    tokens, positions, slots: [tokens]; slots are rows of the pool that receive the tokens' keys
+    and values. rows: [draws], whose next token is wanted. `reach`: which keys each token sees.
     """
 
     tokens: Tensor
     positions: Tensor
     slots: Tensor
-    spans: list[Span]
     rows: Tensor
+    reach: "list[Span] | Tables"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """One token each of several sequences, in tensors alone, so that the step can be recorded.
+
+    pages: [sequences, pages]; lengths: [sequences], the new token included.
+    """
+
+    pages: Tensor
+    lengths: Tensor
+    page_tokens: int
 
 
 class Decoder:
@@ -105,11 +117,20 @@ class Decoder:
         keys, values = pool.layer("k", index), pool.layer("v", index)
         kernels.write_kv(keys, batch.slots, qkv[:, heads : heads + kv_heads])
         kernels.write_kv(values, batch.slots, qkv[:, heads + kv_heads :])
-        attended = kernels.paged_attention(qkv[:, :heads], keys, values, batch.spans)
+        attended = self._reach(qkv[:, :heads], keys, values, batch.reach)
         output = kernels.linear(
             attended.reshape(len(x), heads * size), weights.output, weights.output_bias
         )
         return self._group.sum_(output)
+
+    def _reach(
+        self, query: Tensor, keys: Tensor, values: Tensor, reach: list[Span] | Tables
+    ) -> Tensor:
+        if isinstance(reach, Tables):
+            return self._kernels.paged_decode(
+                query, keys, values, reach.pages, reach.lengths, reach.page_tokens
+            )
+        return self._kernels.paged_attention(query, keys, values, reach)
 
     def _mlp(self, mlp: Mlp | Mixture, x: Tensor) -> Tensor:
         kernels = self._kernels

@@ -6,24 +6,40 @@ from slipstream_engine import sampler
 from slipstream_engine.batch import Batch, Chunk, Draw, Sampled
 from slipstream_engine.kvpool import KvPool
 from slipstream_engine.model import Decoder, ModelInput
+from slipstream_engine.recorded import RecordedDecode
 from slipstream_kernels.reference import Span
 
 
 class Runner:
     """One rank's part of a step."""
 
-    def __init__(self, decoder: Decoder, pool: KvPool, *, is_drawing: bool = True) -> None:
-        """`is_drawing`: False on a rank whose logits another rank of the stage has too."""
+    def __init__(
+        self,
+        decoder: Decoder,
+        pool: KvPool,
+        *,
+        is_drawing: bool = True,
+        recorded: RecordedDecode | None = None,
+    ) -> None:
+        """`is_drawing`: False on a rank whose logits another rank of the stage has too.
+
+        `recorded`: where a device repeats decode steps faster than it is told them anew.
+        """
         self._decoder = decoder
         self._is_drawing = is_drawing
         self._pool = pool
+        self._recorded = recorded
         self._page_tokens = pool.layout.page_tokens
 
     def run(self, batch: Batch) -> list[Sampled] | None:
         """A token for every draw, in order; None on a rank that draws none."""
         self._pool.copy(batch.copies)
-        model_input, rows, draws = self._input(batch)
-        logits = self._decoder.forward(model_input, self._pool)
+        if self._recorded is not None and self._recorded.takes(batch):
+            logits = self._recorded.run(batch)
+            rows, draws = list(range(batch.num_draws)), [c.draws[0] for c in batch.chunks]
+        else:
+            model_input, rows, draws = self._input(batch)
+            logits = self._decoder.forward(model_input, self._pool)
         if logits is None or not self._is_drawing:
             return None
         return sampler.sample(logits, rows, draws)
@@ -55,8 +71,8 @@ class Runner:
             tokens=torch.tensor(tokens, device=device),
             positions=torch.tensor(positions, device=device),
             slots=torch.tensor(slots, device=device),
-            spans=spans,
             rows=torch.tensor(wanted, dtype=torch.long, device=device),
+            reach=spans,
         )
         return model_input, rows, draws
 

@@ -93,6 +93,17 @@ def _attention(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...
     )
 
 
+def _decode(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
+    """Sequences of every length up to `context`, their pages scattered."""
+    page, count = 4, shape["tokens"]
+    num_pages = -(-shape["context"] // page)
+    tables = torch.randperm(count * num_pages, generator=g).view(count, num_pages)
+    lengths = torch.randint(1, shape["context"] + 1, (count,), generator=g)
+    pool = (count * num_pages * page, shape["kv_heads"], shape["head_dim"])
+    query = _normal(g, dtype, count, shape["heads"], shape["head_dim"])
+    return query, _normal(g, dtype, *pool), _normal(g, dtype, *pool), tables, lengths, page
+
+
 def _route(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
     num_experts = shape["experts"]
     routing = Routing(num_active=shape["active"], is_sigmoid=True, is_normalised=True, scale=1.5)
@@ -127,6 +138,11 @@ DEFINITIONS: Mapping[str, Definition] = {
         reference.paged_attention,
         ("tokens", "context", "heads", "kv_heads", "head_dim"),
         _attention,
+    ),
+    "paged_decode": Definition(
+        reference.paged_decode,
+        ("tokens", "context", "heads", "kv_heads", "head_dim"),
+        _decode,
     ),
     "route": Definition(reference.route, ("tokens", "experts", "active"), _route),
     "experts": Definition(

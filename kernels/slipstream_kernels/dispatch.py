@@ -30,6 +30,18 @@ class Attention(Protocol):
     ) -> Tensor: ...
 
 
+class Decode(Protocol):
+    def __call__(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        tables: Tensor,
+        lengths: Tensor,
+        page_tokens: int,
+    ) -> Tensor: ...
+
+
 class Route(Protocol):
     def __call__(
         self, logits: Tensor, correction: Tensor | None, routing: Routing
@@ -58,6 +70,7 @@ class Kernels:
     silu_mul: Callable[[Tensor], Tensor] = reference.silu_mul
     write_kv: Callable[[Tensor, Tensor, Tensor], None] = reference.write_kv
     paged_attention: Attention = reference.paged_attention
+    paged_decode: Decode = reference.paged_decode
     route: Route = reference.route
     experts: Experts = reference.experts
 

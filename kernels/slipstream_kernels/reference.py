@@ -130,6 +130,28 @@ def paged_attention(query: Tensor, keys: Tensor, values: Tensor, spans: list[Spa
     return output
 
 
+def paged_decode(
+    query: Tensor, keys: Tensor, values: Tensor, tables: Tensor, lengths: Tensor, page_tokens: int
+) -> Tensor:
+    """Attention of one token each of several sequences, by tensors of fixed shapes alone.
+
+    query: [sequences, heads, head_dim]; keys, values: [rows, KV heads, head_dim] of one layer's
+    pool; tables: [sequences, pages], whose first pages hold the first `lengths` ([sequences])
+    tokens. Nothing here depends on a value, so that a device can record it once and repeat it.
+    """
+    offsets = torch.arange(page_tokens, device=tables.device)
+    rows = (tables.unsqueeze(-1) * page_tokens + offsets).flatten(1)
+    mask = torch.arange(rows.shape[1], device=tables.device) < lengths.unsqueeze(1)
+    return functional.scaled_dot_product_attention(
+        query.unsqueeze(2),
+        # Rows that are not the sequence's may hold anything, also what is not a number.
+        keys[rows].masked_fill(~mask[:, :, None, None], 0.0).transpose(1, 2),
+        values[rows].masked_fill(~mask[:, :, None, None], 0.0).transpose(1, 2),
+        attn_mask=mask[:, None, None, :],
+        enable_gqa=query.shape[1] != keys.shape[1],
+    ).squeeze(2)
+
+
 def route(logits: Tensor, correction: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]:
     """The experts of each token and their weights: two [tokens, num_active], the second float32.
 
@@ -142,7 +164,7 @@ def route(logits: Tensor, correction: Tensor | None, routing: Routing) -> tuple[
         groups = choice.unflatten(-1, (routing.num_groups, -1))
         best = groups.topk(2, dim=-1).values.sum(-1).topk(routing.num_active_groups, dim=-1).indices
         is_open = torch.zeros_like(groups[..., 0], dtype=torch.bool).scatter_(-1, best, True)
-        choice = groups.masked_fill(~is_open.unsqueeze(-1), 0.0).flatten(-2)
+        choice = groups.masked_fill(~is_open.unsqueeze(-1), float("-inf")).flatten(-2)
     experts = choice.topk(routing.num_active, dim=-1, sorted=False).indices
     weights = scores.gather(-1, experts)
     if routing.is_normalised:

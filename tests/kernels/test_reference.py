@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from slipstream_kernels import cpu
 from slipstream_kernels import reference as ops
-from slipstream_kernels.reference import Span
+from slipstream_kernels.reference import Routing, Span
+from slipstream_kernels.weights import Weight
 
 
 @pytest.fixture
@@ -30,13 +32,18 @@ def test_rms_norm_of_bfloat16_is_computed_in_float32(rng: torch.Generator) -> No
     assert torch.equal(result, expected.bfloat16())
 
 
-def test_rope_turns_each_pair_by_its_angle(rng: torch.Generator) -> None:
+def test_rope_turns_each_adjacent_pair_by_its_angle(rng: torch.Generator) -> None:
     x = torch.randn(3, 2, 8, generator=rng)
     angles = torch.rand(3, 4, generator=rng) * 6
-    result = ops.rope(x, angles.cos(), angles.sin())
-    pairs = torch.complex(x[..., :4], x[..., 4:])
-    turned = pairs * torch.polar(torch.ones(3, 1, 4), angles.unsqueeze(1))
-    assert torch.allclose(result, torch.cat((turned.real, turned.imag), -1), atol=1e-6)
+    expected = torch.empty_like(x)
+    for token in range(3):
+        for pair in range(4):
+            cos, sin = math.cos(angles[token, pair]), math.sin(angles[token, pair])
+            first, second = x[token, :, 2 * pair], x[token, :, 2 * pair + 1]
+            expected[token, :, 2 * pair] = first * cos - second * sin
+            expected[token, :, 2 * pair + 1] = second * cos + first * sin
+    ops.rope_(x, torch.polar(torch.ones_like(angles), angles))
+    assert torch.allclose(x, expected, atol=1e-6)
 
 
 def test_silu_mul_takes_the_gate_first() -> None:
@@ -45,7 +52,7 @@ def test_silu_mul_takes_the_gate_first() -> None:
     assert torch.allclose(ops.silu_mul(gate_up), torch.tensor([expected]))
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, context: int) -> Tensor:
+def _attend_slowly(query: Tensor, keys: Tensor, values: Tensor, context: int) -> Tensor:
     """One sequence, one loop a number: [tokens, heads, head_dim]."""
     tokens, heads, size = query.shape
     group = heads // keys.shape[1]
@@ -63,6 +70,33 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, context: int) -> Tensor
     return output
 
 
+def test_experts_equal_a_loop_over_tokens(rng: torch.Generator) -> None:
+    x = torch.randn(5, 8, generator=rng)
+    gate_ups: list[Weight] = [torch.randn(12, 8, generator=rng) for _ in range(4)]
+    downs: list[Weight] = [torch.randn(8, 6, generator=rng) for _ in range(4)]
+    chosen = torch.tensor([[0, 3], [3, 1], [2, 0], [1, 2], [3, 0]])
+    weights = torch.rand(5, 2, generator=rng)
+    expected = torch.zeros_like(x)
+    for token in range(5):
+        for expert, weight in zip(chosen[token].tolist(), weights[token].tolist(), strict=True):
+            inner = ops.silu_mul(ops.linear(x[token : token + 1], gate_ups[expert], None))
+            expected[token] += weight * ops.linear(inner, downs[expert], None)[0]
+    assert torch.allclose(ops.experts(x, chosen, weights, gate_ups, downs), expected, atol=1e-5)
+
+
+def test_routing_by_groups_never_leaves_the_best_groups(rng: torch.Generator) -> None:
+    routing = Routing(3, is_sigmoid=True, is_normalised=True, num_groups=4, num_active_groups=2)
+    logits = torch.randn(50, 16, generator=rng)
+    correction = torch.randn(16, generator=rng) - 3
+    experts, weights = ops.route(logits, correction, routing)
+    choice = (logits.sigmoid() + correction).view(50, 4, 4)
+    best = choice.topk(2, -1).values.sum(-1).topk(2, -1).indices
+    for token in range(50):
+        assert set((experts[token] // 4).tolist()) <= set(best[token].tolist())
+        assert len(set(experts[token].tolist())) == 3
+    assert torch.allclose(weights.sum(-1), torch.ones(50))
+
+
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2), (6, 2), (4, 1)], ids=str)
 def test_paged_attention_equals_loops_over_scattered_pages(
     heads: tuple[int, int], rng: torch.Generator
@@ -71,7 +105,7 @@ def test_paged_attention_equals_loops_over_scattered_pages(
     size, page_tokens, num_pages = 8, 4, 12
     # (tokens of the chunk, whole context, pages): a decode, a middle chunk, a whole prompt.
     parts = [(1, 9, [7, 0, 3]), (5, 11, [2, 9, 5]), (6, 6, [11, 4])]
-    keys = torch.full((num_pages, page_tokens, num_kv_heads, size), float("nan"))
+    keys = torch.full((num_pages * page_tokens, num_kv_heads, size), float("nan"))
     values = keys.clone()
     query = torch.randn(12, num_heads, size, generator=rng)
     expected, spans, row = [], [], 0
@@ -83,18 +117,19 @@ def test_paged_attention_equals_loops_over_scattered_pages(
         v = torch.randn(context, num_kv_heads, size, generator=rng)
         ops.write_kv(keys, slots, k)
         ops.write_kv(values, slots, v)
-        spans.append(Span(row, row + count, context, slots))
-        expected.append(_attend(query[row : row + count], k, v, context))
+        runs = tuple((int(slot), 1) for slot in slots)
+        spans.append(Span(row, row + count, runs))
+        expected.append(_attend_slowly(query[row : row + count], k, v, context))
         row += count
-    result = ops.paged_attention(query, keys, values, spans)
-    assert torch.allclose(result, torch.cat(expected), atol=1e-5)
+    for implementation in (ops.paged_attention, cpu.paged_attention):
+        result = implementation(query, keys, values, spans)
+        assert torch.allclose(result, torch.cat(expected), atol=1e-5)
 
 
 def test_write_kv_changes_the_named_rows_and_no_other(rng: torch.Generator) -> None:
-    pool = torch.zeros(3, 2, 1, 4)
+    pool = torch.zeros(6, 1, 4)
     rows = torch.randn(2, 1, 4, generator=rng)
     ops.write_kv(pool, torch.tensor([5, 0]), rows)
-    flat = pool.view(6, 1, 4)
-    assert torch.equal(flat[5], rows[0])
-    assert torch.equal(flat[0], rows[1])
-    assert int(flat[1:5].count_nonzero()) == 0
+    assert torch.equal(pool[5], rows[0])
+    assert torch.equal(pool[0], rows[1])
+    assert int(pool[1:5].count_nonzero()) == 0
