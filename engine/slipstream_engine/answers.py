@@ -1,44 +1,208 @@
 """One answer from prompt tokens to pieces of text, with its times and counts; knows no HTTP."""
 
-import secrets
+import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from slipstream_api.config import EngineConfig
+from slipstream_api.observation import ErrorClass, Observation, Ring
+from slipstream_engine import apierror
+from slipstream_engine.apierror import ApiError
+from slipstream_engine.batch import Progress, Sampled
 from slipstream_engine.metrics import EngineMetrics
-from slipstream_engine.observations import Observation, ObservationRing
-from slipstream_engine.rankclient import RankClient, RankError
-from slipstream_engine.request import FinishReason, Request, SamplingParams
+from slipstream_engine.questions import Question
+from slipstream_engine.rankclient import Mailbox, RankClient, RankError
+from slipstream_engine.request import FinishReason, Request
 from slipstream_engine.text import TextStream, TokenBytes
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A checked request: its prompt fits, its limit is resolved."""
-
-    prompt: tuple[int, ...]
-    max_tokens: int
-    sampling: SamplingParams
-    stops: tuple[str, ...]
-    session: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Piece:
-    """New text, often none; `num_tokens` so far; the last piece has the reason of the end."""
+    """What is new in one choice: text, the tokens whose text it is, and the reason of its end.
 
+    `tokens` only where log-probabilities were asked for.
+    """
+
+    index: int
     text: str
-    num_tokens: int
+    tokens: tuple[Sampled, ...]
     finish: FinishReason | None
 
 
-@dataclass(slots=True)
-class _Times:
-    arrival: float
-    first: float | None = None
-    last: float | None = None
-    num_tokens: int = 0
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Prompts are counted once, whatever the number of samples."""
+
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_completion_tokens: int
+
+
+class _Asked:
+    """When what happened to one request, on the clock of `time.monotonic`."""
+
+    __slots__ = ("first_s", "last_s", "num_cached", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.first_s: float | None = None
+        self.last_s: float | None = None
+        self.num_cached = 0
+
+
+class _Choice:
+    """One sample of one request: its text, and what was not given out yet."""
+
+    __slots__ = ("_held", "_pending", "asked", "finish", "index", "last_s", "num_tokens", "text")
+
+    def __init__(self, index: int, asked: _Asked, text: TextStream) -> None:
+        self.index = index
+        self.asked = asked
+        self.text = text
+        self.num_tokens = 0
+        self.last_s: float | None = None
+        self.finish: FinishReason | None = None
+        self._pending = ""
+        # Tokens that wait for their text to go out; kept for log-probabilities alone.
+        self._held: deque[Sampled] | None = (
+            None if asked.request.sampling.num_top_logprobs is None else deque()
+        )
+
+    def add(self, progress: Progress) -> None:
+        self.num_tokens += 1
+        self.finish = progress.finish
+        # The token that ends an answer is no part of its text.
+        if self.finish is not FinishReason.STOP:
+            if self._held is not None:
+                self._held.append(progress.sampled)
+            self._pending += self.text.push(progress.sampled.token)
+        if self.finish is not None:
+            self._pending += self.text.finish()
+        if self.text.is_stopped:
+            self.finish = FinishReason.STOP
+
+    def piece(self) -> Piece:
+        """What is new since the last one."""
+        text, self._pending = self._pending, ""
+        tokens: tuple[Sampled, ...] = ()
+        if self._held is not None:
+            num_out, self.text.num_tokens_out = self.text.num_tokens_out, 0
+            tokens = tuple(self._held.popleft() for _ in range(num_out))
+        return Piece(self.index, text, tokens, self.finish)
+
+
+class Answer:
+    """An answer under way: take its pieces until it is complete."""
+
+    def __init__(
+        self,
+        question: Question,
+        mailbox: Mailbox,
+        rank: RankClient,
+        token_bytes: TokenBytes,
+        metrics: EngineMetrics,
+    ) -> None:
+        self.question = question
+        self._mailbox = mailbox
+        self._rank = rank
+        self._metrics = metrics
+        self.arrival_s = question.origin.arrival_s
+        self._asked = [_Asked(request) for request in question.requests]
+        self.choices = [
+            _Choice(
+                index * question.num_samples + sample,
+                asked,
+                TextStream(token_bytes, question.stops, asked.request.min_tokens),
+            )
+            for index, asked in enumerate(self._asked)
+            for sample in range(question.num_samples)
+        ]
+        self._by_sample = {
+            (choice.asked.request.id, choice.index % question.num_samples): choice
+            for choice in self.choices
+        }
+        self._num_open = len(self.choices)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._num_open == 0
+
+    @property
+    def first_s(self) -> float | None:
+        """When the first token of any choice came."""
+        return min((a.first_s for a in self._asked if a.first_s is not None), default=None)
+
+    def usage(self) -> Usage:
+        return Usage(
+            self.question.num_prompt_tokens,
+            sum(asked.num_cached for asked in self._asked),
+            sum(choice.num_tokens for choice in self.choices),
+        )
+
+    async def take(self) -> list[Piece]:
+        """What has come since the last time, at most one piece a choice; waits for the first.
+
+        Raises RankError, or ApiError when the answer was given up.
+        """
+        touched: dict[int, _Choice] = {}
+        arrived = await self._mailbox.take()
+        self._metrics.generation_tokens.inc(len(arrived))
+        for now_s, progress in arrived:
+            choice = self._by_sample[progress.request_id, progress.sample]
+            if choice.finish is not None:
+                continue
+            self._count(choice, progress, now_s)
+            choice.add(progress)
+            touched[choice.index] = choice
+            if choice.finish is not None:
+                self._num_open -= 1
+                if progress.finish is None:
+                    self._rank.end_sample(progress.request_id, progress.sample)
+        return [choice.piece() for choice in touched.values()]
+
+    def _count(self, choice: _Choice, progress: Progress, now_s: float) -> None:
+        asked, metrics = choice.asked, self._metrics
+        if choice.last_s is not None:
+            metrics.inter_token_s.observe(now_s - choice.last_s)
+        elif asked.first_s is None:
+            asked.first_s = now_s
+            asked.num_cached = progress.num_cached_tokens
+            metrics.ttft_s.observe(now_s - self.arrival_s)
+        choice.last_s = asked.last_s = now_s
+
+    def record(self, *, is_engine_gone: bool) -> None:
+        """The metrics of a whole answer, complete or not."""
+        now_s, metrics = time.monotonic(), self._metrics
+        for choice in self.choices:
+            if choice.finish is not None or not is_engine_gone:
+                metrics.success[choice.finish or FinishReason.ABORT].inc()
+        if self.is_complete:
+            metrics.e2e_s.observe(now_s - self.arrival_s)
+        if (tpot_s := self.tpot_s()) is not None and self.is_complete:
+            metrics.tpot_s.observe(tpot_s)
+        for asked in self._asked:
+            admitted_s = self._mailbox.admitted_s.get(asked.request.id)
+            if admitted_s is not None:
+                metrics.queue_s.observe(max(0.0, admitted_s - self.arrival_s))
+                if asked.first_s is not None:
+                    metrics.prefill_s.observe(asked.first_s - admitted_s)
+            if asked.first_s is not None and asked.last_s is not None:
+                metrics.decode_s.observe(asked.last_s - asked.first_s)
+
+    def tpot_s(self) -> float | None:
+        """Mean time between two tokens of a choice; None where no choice has two."""
+        spans = [
+            (choice.last_s - choice.asked.first_s, choice.num_tokens - 1)
+            for choice in self.choices
+            if choice.last_s is not None
+            and choice.asked.first_s is not None
+            and choice.num_tokens > 1
+        ]
+        num_steps = sum(count for _, count in spans)
+        return sum(span for span, _ in spans) / num_steps if num_steps else None
 
 
 class Answerer:
@@ -46,94 +210,75 @@ class Answerer:
 
     def __init__(
         self,
+        config: EngineConfig,
         rank: RankClient,
         token_bytes: TokenBytes,
-        end_tokens: frozenset[int],
         metrics: EngineMetrics,
-        observations: ObservationRing,
+        observations: Ring,
     ) -> None:
+        self._config = config
         self._rank = rank
         self._token_bytes = token_bytes
-        self._end_tokens = end_tokens
         self._metrics = metrics
         self._observations = observations
 
-    async def answer(self, question: Question) -> AsyncGenerator[Piece]:
-        """Pieces until the end. Close it early and the request is aborted. Raises RankError."""
-        times = _Times(arrival=time.monotonic())
-        finish: FinishReason | None = None
-        error: str | None = None
-        self._metrics.prompt_tokens.inc(len(question.prompt))
-        try:
-            async with aclosing(self._pieces(question, times)) as pieces:
-                async for piece in pieces:
-                    # Before the piece leaves: whoever reads the last one may never come back.
-                    finish = piece.finish
-                    yield piece
-        except RankError:
-            error = "engine_failed"
-            raise
-        finally:
-            self._record(question, times, finish, error)
-
-    async def _pieces(self, question: Question, times: _Times) -> AsyncGenerator[Piece]:
-        text = TextStream(self._token_bytes, question.stops)
-        request = Request(
-            id=secrets.token_hex(12),
-            prompt=question.prompt,
-            max_tokens=question.max_tokens,
-            sampling=question.sampling,
-            end_tokens=self._end_tokens,
-        )
-        async with self._rank.generate(request) as stream:
-            async for progress in stream:
-                self._count(times)
-                finish = progress.finish
-                # The token that ends an answer is not part of its text.
-                new = "" if finish is FinishReason.STOP else text.push(progress.token)
-                if text.is_stopped:
-                    finish = FinishReason.STOP
-                if finish is not None:
-                    new += text.finish()
-                    if text.is_stopped:
-                        finish = FinishReason.STOP
-                yield Piece(new, times.num_tokens, finish)
-                if finish is not None:
-                    return
-
-    def _count(self, times: _Times) -> None:
-        now = time.monotonic()
-        if times.last is None:
-            times.first = now
-            self._metrics.ttft_s.observe(now - times.arrival)
-        else:
-            self._metrics.inter_token_s.observe(now - times.last)
-        times.last = now
-        times.num_tokens += 1
-        self._metrics.generation_tokens.inc()
-
-    def _record(
-        self, question: Question, times: _Times, finish: FinishReason | None, error: str | None
-    ) -> None:
-        tpot_s = None
-        if times.first is not None and times.last is not None and times.num_tokens > 1:
-            tpot_s = (times.last - times.first) / (times.num_tokens - 1)
-        if error is None:
-            self._metrics.success[finish or FinishReason.ABORT].inc()
-        if finish is not None:
-            self._metrics.e2e_s.observe(time.monotonic() - times.arrival)
-            if tpot_s is not None:
-                self._metrics.tpot_s.observe(tpot_s)
-        self._observations.add(
-            Observation(
-                finished_at_unix_s=time.time(),
-                session=question.session,
-                prompt_tokens=len(question.prompt),
-                completion_tokens=times.num_tokens,
-                ttft_s=None if times.first is None else times.first - times.arrival,
-                tpot_s=tpot_s,
-                finish_reason=None if finish is None else finish.value,
-                error_class=error,
-                is_disconnect=finish is None and error is None,
+    @contextmanager
+    def ask(self, question: Question) -> Iterator[Answer]:
+        """Leave early and what is left is aborted. Raises RankError, or ApiError in a drain."""
+        with self._rank.ask(question.requests) as mailbox:
+            answer = Answer(question, mailbox, self._rank, self._token_bytes, self._metrics)
+            self._metrics.prompt_tokens.inc(question.num_prompt_tokens)
+            timer = asyncio.get_running_loop().call_later(
+                max(0.0, question.deadline_s - time.monotonic()),
+                self._rank.give_up,
+                mailbox,
+                apierror.deadline_exceeded(),
             )
+            error: BaseException | None = None
+            try:
+                yield answer
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                timer.cancel()
+                answer.record(is_engine_gone=isinstance(error, RankError))
+                self._observations.append(self._observation(answer, error))
+
+    def _observation(self, answer: Answer, error: BaseException | None) -> Observation:
+        question, usage, first_s = answer.question, answer.usage(), answer.first_s
+        arrival_s, tpot_s = question.origin.arrival_s, answer.tpot_s()
+        status, error_class = (200, None) if answer.is_complete else _outcome(error)
+        finish = answer.choices[0].finish
+        return Observation(
+            time_unix_s=time.time(),
+            disconnect=error_class is ErrorClass.CLIENT_DISCONNECT,
+            namespace=self._config.model.namespace,
+            model=self._config.model.name,
+            track=question.origin.track,
+            revision=self._config.revision,
+            session=question.origin.session,
+            status=status,
+            streamed=question.is_streamed,
+            duration_ms=(time.monotonic() - arrival_s) * 1000,
+            ttft_ms=None if first_s is None else (first_s - arrival_s) * 1000,
+            tpot_ms=None if tpot_s is None else tpot_s * 1000,
+            input_tokens=usage.num_prompt_tokens,
+            output_tokens=usage.num_completion_tokens,
+            cached_tokens=usage.num_cached_tokens,
+            finish_reason=None if finish is None else finish.value,
+            error_class=error_class,
         )
+
+
+def _outcome(error: BaseException | None) -> tuple[int, ErrorClass]:
+    """The status of an answer that has no end, and whose fault that is."""
+    match error:
+        case None | asyncio.CancelledError() | ConnectionError():
+            return 499, ErrorClass.CLIENT_DISCONNECT
+        case ApiError(status=504):
+            return 504, ErrorClass.ENGINE_TIMEOUT
+        case ApiError():
+            return error.status, ErrorClass.ENGINE_BROKE
+        case _:
+            return 500, ErrorClass.ENGINE_FAILED

@@ -43,14 +43,29 @@ def unavailable(message: str, code: str) -> ApiError:
     )
 
 
-def overloaded(num_outstanding: int) -> ApiError:
+def overloaded(num_outstanding: int, retry_after_s: int) -> ApiError:
     return ApiError(
         429,
-        f"{num_outstanding} requests are waiting or running; try again later",
+        f"{num_outstanding} answers are waiting or under way; try again in {retry_after_s} s",
         type_="rate_limit_error",
         code="queue_full",
-        headers={"Retry-After": "1"},
+        headers={"Retry-After": str(retry_after_s)},
     )
+
+
+def deadline_exceeded() -> ApiError:
+    """504, and a wish that clients heed: asked again at once, it would only be late again."""
+    return ApiError(
+        504,
+        "the request's deadline has passed",
+        type_="timeout_error",
+        code="deadline_exceeded",
+        headers={"x-should-retry": "false"},
+    )
+
+
+def cut_by_drain() -> ApiError:
+    return unavailable("the engine ends and could not wait for this answer", "draining")
 
 
 def internal(message: str) -> ApiError:

@@ -45,7 +45,7 @@ class ChatTemplate:
             raise ApiError(
                 400, "the model has no chat template; use /v1/completions", code="no_chat_template"
             )
-        plain = [{"role": message.role, "content": message.text()} for message in messages]
+        plain = [_plain(message) for message in messages]
         try:
             return self._template.render(
                 messages=plain, tools=None, add_generation_prompt=True, **self._tokens
@@ -57,6 +57,13 @@ class ChatTemplate:
                 param="messages",
                 code="invalid_value",
             ) from error
+
+
+def _plain(message: Message) -> dict[str, str]:
+    # OpenAI's newer word for the same; templates know the older one.
+    role = "system" if message.role == "developer" else message.role
+    named = {} if message.name is None else {"name": message.name}
+    return {"role": role, "content": message.text(), **named}
 
 
 def _refuse(message: str) -> NoReturn:

@@ -4,27 +4,37 @@ The one mutable object behind the handlers; knows no HTTP.
 """
 
 import asyncio
+import dataclasses
+import functools
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from slipstream_api import names
 from slipstream_api.config import EngineConfig
-from slipstream_engine import apierror
-from slipstream_engine.answers import Answerer, Question
+from slipstream_api.observation import Ring
+from slipstream_engine import apierror, messages
+from slipstream_engine.answers import Answerer
 from slipstream_engine.apierror import ApiError
-from slipstream_engine.chat import ChatTemplate
-from slipstream_engine.messages import Loaded
+from slipstream_engine.digests import DigestOf
+from slipstream_engine.messages import Loaded, Step
 from slipstream_engine.metrics import EngineMetrics
-from slipstream_engine.observations import ObservationRing
-from slipstream_engine.protocol import ChatRequest, CompletionRequest
+from slipstream_engine.pace import Pace
+from slipstream_engine.questions import Document, Origin, Question, Questioner, TextSide
 from slipstream_engine.rankclient import RankClient
-from slipstream_engine.request import SamplingParams
 from slipstream_engine.text import TokenBytes
 from slipstream_engine.tokens import InternalTokens
-from slipstream_weights.checkpoint import TextModel
+from slipstream_engine.tracing import Tracing
+from slipstream_kvstore import keys
+from slipstream_kvstore.keys import Namespace
+
+_NUM_OBSERVATIONS = 4096
+# Tenants whose salt was turned into a key already.
+_NUM_ROOT_KEYS = 4096
 
 
 class State(StrEnum):
@@ -39,25 +49,35 @@ class Serving:
     """All that exists only once the model is loaded."""
 
     loaded: Loaded
-    text_model: TextModel
-    template: ChatTemplate
+    namespace: Namespace
+    questioner: Questioner
     answerer: Answerer
+    token_bytes: TokenBytes
+    digest: DigestOf | None
 
 
 class Engine:
     def __init__(
-        self, config: EngineConfig, tokens: InternalTokens | None, rank: RankClient
+        self,
+        config: EngineConfig,
+        tokens: InternalTokens | None,
+        rank: RankClient,
+        tracing: Tracing | None = None,
     ) -> None:
         self.config = config
         self.tokens = tokens
         self.rank = rank
+        self.tracing = tracing
         self.metrics = EngineMetrics(config.model.name)
-        self.observations = ObservationRing()
+        self.observations = Ring(_NUM_OBSERVATIONS, secrets.token_hex(8))
+        self.pace = Pace()
         self.state = State.LOADING
         self.num_outstanding = 0
         self._serving: Serving | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._root_key = functools.lru_cache(_NUM_ROOT_KEYS)(self._make_root_key)
+        rank.on_step = self._observe_step
 
     @property
     def qualified_name(self) -> str:
@@ -68,15 +88,16 @@ class Engine:
         """A dead rank outweighs whatever the serving process was doing."""
         return self.state if self.rank.is_alive else State.FAILED
 
-    def begin_serving(self, loaded: Loaded, text_model: TextModel, template: ChatTemplate) -> None:
-        answerer = Answerer(
-            self.rank,
-            TokenBytes(text_model.tokenizer),
-            text_model.end_tokens,
-            self.metrics,
-            self.observations,
+    def begin_serving(self, loaded: Loaded, text: TextSide) -> None:
+        config = self.config
+        self._serving = Serving(
+            loaded=loaded,
+            namespace=messages.decode_namespace(loaded.namespace),
+            questioner=Questioner(text, loaded.max_context, config.limits),
+            answerer=Answerer(config, self.rank, text.token_bytes, self.metrics, self.observations),
+            token_bytes=text.token_bytes,
+            digest=None if config.model.digest else DigestOf(Path(config.model.path)),
         )
-        self._serving = Serving(loaded, text_model, template, answerer)
         if self.state is State.LOADING:
             self.state = State.READY
 
@@ -87,8 +108,8 @@ class Engine:
         """Until no answer is under way."""
         await self._idle.wait()
 
-    def loaded(self) -> Loaded | None:
-        return None if self._serving is None else self._serving.loaded
+    def serving_or_none(self) -> Serving | None:
+        return self._serving
 
     def serving(self) -> Serving:
         """Raises ApiError: 503 while nothing can be asked, 500 when the rank is gone."""
@@ -102,17 +123,30 @@ class Engine:
         return self._serving
 
     @contextmanager
-    def slot(self) -> Iterator[None]:
-        """A place for one answer. Raises ApiError (429) when running and waiting are full."""
+    def slots(self, count: int) -> Iterator[None]:
+        """Places for the choices of one answer.
+
+        Raises ApiError: 429 when running and waiting are full, 400 for more than there are ever.
+        """
         limits = self.config.limits
-        if self.num_outstanding >= limits.max_running_sequences + limits.max_waiting_requests:
-            raise apierror.overloaded(self.num_outstanding)
-        self.num_outstanding += 1
+        num_places = limits.max_running_sequences + limits.max_waiting_requests
+        if count > num_places:
+            raise ApiError(
+                400,
+                f"{count} answers at once; {num_places} may wait and run",
+                code="invalid_value",
+            )
+        now_s = time.monotonic()
+        if self.num_outstanding + count > num_places:
+            retry_after_s = self.pace.retry_after_s(now_s, limits.max_waiting_requests)
+            raise apierror.overloaded(self.num_outstanding, retry_after_s)
+        self.num_outstanding += count
         self._idle.clear()
         try:
             yield
         finally:
-            self.num_outstanding -= 1
+            self.num_outstanding -= count
+            self.pace.free(time.monotonic(), count)
             if self.num_outstanding == 0:
                 self._idle.set()
 
@@ -132,61 +166,25 @@ class Engine:
             code="model_not_found",
         )
 
-    async def question(
-        self, document: ChatRequest | CompletionRequest, session: str | None
-    ) -> Question:
+    def root_key(self, tenant_salt: str | None) -> bytes:
+        """What the page keys of a tenant's prompts start from."""
+        return self._root_key(tenant_salt)
+
+    async def question(self, document: Document, origin: Origin) -> Question:
         """The request in tokens. Raises ApiError (400)."""
-        serving = self.serving()
         # A long prompt takes tens of milliseconds, in which streams would stand still.
-        prompt = await asyncio.to_thread(_encode, serving, document)
-        max_context = serving.loaded.max_context
-        param = "messages" if isinstance(document, ChatRequest) else "prompt"
-        if not prompt:
-            raise ApiError(400, "the prompt has no tokens", param=param, code="invalid_value")
-        room = max_context - len(prompt)
-        limit = document.limit()
-        if room < 1 or (limit is not None and limit > room):
-            wanted = f" and {limit} for the answer" if limit is not None else ""
-            raise ApiError(
-                400,
-                f"the context holds {max_context} tokens; asked for are {len(prompt)} tokens of"
-                f" prompt{wanted}",
-                param=param,
-                code="context_length_exceeded",
-            )
-        return Question(
-            prompt=prompt,
-            max_tokens=limit or room,
-            sampling=_sampling(document),
-            stops=document.stops(),
-            session=session,
-        )
+        return await asyncio.to_thread(self.serving().questioner.question, document, origin)
 
+    def digest(self) -> str | None:
+        """Of the checkpoint; None until it is known."""
+        if self.config.model.digest is not None:
+            return self.config.model.digest
+        digest = None if self._serving is None else self._serving.digest
+        return None if digest is None else digest.value
 
-def _encode(serving: Serving, document: ChatRequest | CompletionRequest) -> tuple[int, ...]:
-    tokenizer = serving.text_model.tokenizer
-    if isinstance(document, ChatRequest):
-        # The template writes its own special tokens.
-        text = serving.template.render(document.messages)
-        return tuple(tokenizer.encode(text, add_special_tokens=False).ids)
-    if isinstance(document.prompt, str):
-        return tuple(tokenizer.encode(document.prompt, add_special_tokens=True).ids)
-    size = tokenizer.get_vocab_size(with_added_tokens=True)
-    for index, token in enumerate(document.prompt):
-        if token >= size:
-            raise ApiError(
-                400,
-                f"token {token} is not in the vocabulary of {size}",
-                param=f"prompt[{index}]",
-                code="invalid_value",
-            )
-    return tuple(document.prompt)
+    def _make_root_key(self, tenant_salt: str | None) -> bytes:
+        namespace = self.serving().namespace
+        return keys.root_key(dataclasses.replace(namespace, tenant_salt=tenant_salt))
 
-
-def _sampling(document: ChatRequest | CompletionRequest) -> SamplingParams:
-    return SamplingParams(
-        temperature=1.0 if document.temperature is None else document.temperature,
-        top_p=1.0 if document.top_p is None else document.top_p,
-        top_k=document.top_k or 0,
-        seed=secrets.randbits(63) if document.seed is None else document.seed,
-    )
+    def _observe_step(self, step: Step) -> None:
+        self.pace.prefill(step.num_prefill_tokens, len(step.progress), step.run_s)

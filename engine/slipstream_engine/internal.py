@@ -1,11 +1,13 @@
 """Endpoints for the gateway, the operator and the judge; refused without the internal token."""
 
+import ipaddress
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
-from slipstream_api import names
+from slipstream_api import names, observation
 from slipstream_engine.apierror import ApiError
 from slipstream_engine.engine import Engine
 
@@ -20,6 +22,16 @@ def routes(engine: Engine) -> list[web.RouteDef]:
         web.post("/internal/v1/drain", handlers.guarded(handlers.drain)),
         web.get("/internal/v1/observations", handlers.guarded(handlers.observations)),
     ]
+
+
+def is_own_host(address: str | None) -> bool:
+    """Whether a peer's address can only be this host's."""
+    try:
+        peer = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return False
+    mapped = peer.ipv4_mapped if isinstance(peer, ipaddress.IPv6Address) else None
+    return (mapped or peer).is_loopback
 
 
 class _Internal:
@@ -41,16 +53,18 @@ class _Internal:
         return check
 
     async def identity(self, _: web.Request) -> web.Response:
-        config, loaded = self._engine.config, self._engine.loaded()
+        config, serving = self._engine.config, self._engine.serving_or_none()
         document: dict[str, Any] = {
             "namespace": config.model.namespace,
             "model": config.model.name,
             "revision": config.revision,
             "dtype": config.dtype,
-            "kernels": "reference",
             "page_tokens": config.pages.page_tokens,
+            # Null until it is known: reading a large checkpoint takes minutes.
+            "checkpoint_digest": self._engine.digest(),
         }
-        if loaded is not None:
+        if serving is not None:
+            loaded, namespace = serving.loaded, serving.namespace
             document |= {
                 "architecture": loaded.architecture,
                 "max_context": loaded.max_context,
@@ -58,29 +72,50 @@ class _Internal:
                 "page_bytes": loaded.page_bytes,
                 "threads": loaded.threads,
                 "load_s": round(loaded.load_s, 3),
+                "kernels": loaded.kernels,
+                "kernel_bundle": namespace.kernel_bundle,
+                "weights_digest": namespace.weights_digest,
+                "engine_build": namespace.engine_build,
+                "layout": msgspec.to_builtins(namespace.layout),
+                "split": msgspec.to_builtins(namespace.split),
+                "page_namespace": self._engine.root_key(None).hex(),
             }
         return web.json_response(document)
 
     async def load(self, _: web.Request) -> web.Response:
-        load = self._engine.rank.load
-        return web.json_response(
-            {
-                "state": self._engine.current_state,
-                "outstanding": self._engine.num_outstanding,
-                "running": load.num_running,
-                "waiting": load.num_waiting,
-                "pages_used": load.num_pages_used,
-                "pages": load.num_pages,
-            }
-        )
+        load, speed = self._engine.rank.load, self._engine.pace.prefill_tokens_per_s
+        document: dict[str, Any] = {
+            "state": self._engine.current_state,
+            "outstanding": self._engine.num_outstanding,
+            "running": load.num_running,
+            "waiting": load.num_waiting,
+            "pages_used": load.num_pages_used,
+            "pages_cached": load.num_pages_cached,
+            "pages": load.num_pages,
+        }
+        if speed is not None:
+            document["prefill_tokens_per_s"] = round(speed, 1)
+        return web.json_response(document)
 
     async def drain(self, request: web.Request) -> web.Response:
-        """Takes no new requests from now on; the ones under way go on. Cannot be undone."""
+        """Takes no new requests from now on; the ones under way go on. Cannot be undone.
+
+        Where no token could be asked for, only this host may do it.
+        """
+        if self._engine.tokens is None and not is_own_host(request.remote):
+            raise ApiError(
+                403,
+                "without an internal token only this host may drain the engine",
+                type_="authentication_error",
+                code="not_allowed",
+            )
         self._engine.begin_draining()
         return await self.load(request)
 
     async def observations(self, request: web.Request) -> web.Response:
-        text = request.query.get("after", "0")
-        if not (text.isascii() and text.isdigit() and len(text) <= 18):
-            raise ApiError(400, "after: a number, 0 or more", param="after", code="invalid_value")
-        return web.json_response(self._engine.observations.after(int(text)))
+        try:
+            after, limit = observation.read_query(request.query)
+        except ValueError as error:
+            name = str(error).partition(":")[0]
+            raise ApiError(400, str(error), param=name, code="invalid_value") from error
+        return web.json_response(self._engine.observations.after(after, limit))

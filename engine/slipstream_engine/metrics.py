@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from slipstream_engine.batch import Load
 from slipstream_engine.request import FinishReason
-from slipstream_engine.scheduler import Load
 
 _LATENCY_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
@@ -15,13 +15,21 @@ class EngineMetrics:
     def __init__(self, model_name: str) -> None:
         self._registry = CollectorRegistry()
         self._name = model_name
-        self.running = self._gauge("vllm:num_requests_running", "Requests in a batch.")
-        self.waiting = self._gauge("vllm:num_requests_waiting", "Requests in the queue.")
-        self.kv_usage = self._gauge("vllm:kv_cache_usage_perc", "Used KV pages; 1 is all of them.")
+        self._running = self._gauge("vllm:num_requests_running", "Requests in a batch.")
+        self._waiting = self._gauge("vllm:num_requests_waiting", "Requests in the queue.")
+        self._kv_usage = self._gauge("vllm:kv_cache_usage_perc", "Used KV pages; 1: all of them.")
+        self._preemptions = self._counter("vllm:num_preemptions", "Sequences computed again.")
+        self._prefix_queries = self._counter(
+            "vllm:prefix_cache_queries", "Prompt tokens looked for in the prefix cache."
+        )
+        self._prefix_hits = self._counter(
+            "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache."
+        )
+        self._load = Load(0, 0, 0, 0, 1)
         self.prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts.")
         self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
-        self.ttft_s = self._histogram(
-            "vllm:time_to_first_token_seconds", "From arrival to the first token.", _LATENCY_S
+        self.ttft_s = self._latency(
+            "vllm:time_to_first_token_seconds", "From arrival to the first token."
         )
         self.inter_token_s = self._histogram(
             "vllm:inter_token_latency_seconds", "Between two tokens of an answer.", _TOKEN_S
@@ -31,12 +39,21 @@ class EngineMetrics:
             "Mean time between the tokens of one answer.",
             _TOKEN_S,
         )
-        self.e2e_s = self._histogram(
-            "vllm:e2e_request_latency_seconds", "From arrival to the last token.", _LATENCY_S
+        self.e2e_s = self._latency(
+            "vllm:e2e_request_latency_seconds", "From arrival to the last token."
+        )
+        self.queue_s = self._latency(
+            "vllm:request_queue_time_seconds", "From arrival to the first step."
+        )
+        self.prefill_s = self._latency(
+            "vllm:request_prefill_time_seconds", "From the first step to the first token."
+        )
+        self.decode_s = self._latency(
+            "vllm:request_decode_time_seconds", "From the first token to the last."
         )
         self._success = Counter(
             "vllm:request_success",
-            "Finished requests.",
+            "Finished answers.",
             ("model_name", "finished_reason"),
             registry=self._registry,
         )
@@ -45,9 +62,14 @@ class EngineMetrics:
         }
 
     def observe_load(self, load: Load) -> None:
-        self.running.set(load.num_running)
-        self.waiting.set(load.num_waiting)
-        self.kv_usage.set(load.num_pages_used / load.num_pages)
+        """Gauges as they are, counters by what was added since the last time."""
+        before, self._load = self._load, load
+        self._running.set(load.num_running)
+        self._waiting.set(load.num_waiting)
+        self._kv_usage.set(load.num_pages_used / load.num_pages)
+        self._preemptions.inc(load.num_preemptions - before.num_preemptions)
+        self._prefix_queries.inc(load.num_prefix_queries - before.num_prefix_queries)
+        self._prefix_hits.inc(load.num_prefix_hits - before.num_prefix_hits)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
@@ -57,6 +79,9 @@ class EngineMetrics:
 
     def _counter(self, name: str, help_: str) -> Counter:
         return Counter(name, help_, ("model_name",), registry=self._registry).labels(self._name)
+
+    def _latency(self, name: str, help_: str) -> Histogram:
+        return self._histogram(name, help_, _LATENCY_S)
 
     def _histogram(self, name: str, help_: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(

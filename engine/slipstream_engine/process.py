@@ -17,14 +17,15 @@ from slipstream_api import failure, logs
 from slipstream_api.conditions import Reason
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_api.failure import StartupFailure
-from slipstream_engine import server
-from slipstream_engine.chat import ChatTemplate, TemplateError
+from slipstream_engine import apierror, server
+from slipstream_engine.chat import TemplateError
 from slipstream_engine.engine import Engine
 from slipstream_engine.messages import Failed
+from slipstream_engine.questions import TextSide
 from slipstream_engine.rankclient import RankClient
 from slipstream_engine.tokens import InternalTokens
+from slipstream_engine.tracing import Tracing
 from slipstream_weights import source
-from slipstream_weights.checkpoint import TextModel
 from slipstream_weights.errors import CheckpointError, ModelNotFound
 
 _log = logging.getLogger(__name__)
@@ -39,17 +40,24 @@ def run(config_path: Path) -> int:
         config = configs.load(EngineConfig, config_path)
         folder = config.server.token_dir
         tokens = None if folder is None else InternalTokens(Path(folder))
+        tracing = Tracing.start(config)
     except ConfigError as error:
         return _fail(Failed(Reason.CONFIG_INVALID, error.message, error.field))
-    return asyncio.run(_serve(config, tokens))
+    try:
+        return asyncio.run(_serve(config, tokens, tracing))
+    finally:
+        if tracing is not None:
+            tracing.stop()
 
 
-async def _serve(config: EngineConfig, tokens: InternalTokens | None) -> int:
+async def _serve(
+    config: EngineConfig, tokens: InternalTokens | None, tracing: Tracing | None
+) -> int:
     terminated = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, terminated.set)
-    rank = await RankClient.start(configs.dump(config))
-    engine = Engine(config, tokens, rank)
+    rank = await RankClient.start(configs.dump(config), config.parallel.num_ranks)
+    engine = Engine(config, tokens, rank, tracing)
     http = web.AppRunner(
         server.make_app(engine), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
     )
@@ -60,7 +68,8 @@ async def _serve(config: EngineConfig, tokens: InternalTokens | None) -> int:
             await site.start()
         except OSError as error:
             return _fail(Failed(Reason.CONFIG_INVALID, f"cannot listen: {error}", "server.port"))
-        _log.info("listening on %s, rank process %d", http.addresses, rank.pid)
+        pids = " ".join(map(str, rank.pids))
+        _log.info("listening on %s, rank process %s", http.addresses, pids)
         return await _live(engine, terminated)
     finally:
         await http.cleanup()
@@ -86,10 +95,10 @@ async def _live(engine: Engine, terminated: asyncio.Event) -> int:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             drained.cancel()
-        if not ended.done():
-            return 0
+        # Whoever is not done by now learns that the answer is no whole one.
+        engine.rank.give_up_all(apierror.cut_by_drain())
         await asyncio.wait({asyncio.create_task(engine.wait_idle())}, timeout=_FLUSH_S)
-        return _fail(ended.result())
+        return _fail(ended.result()) if ended.done() else 0
     finally:
         ending.cancel()
         opening.cancel()
@@ -98,7 +107,7 @@ async def _live(engine: Engine, terminated: asyncio.Event) -> int:
 async def _open(engine: Engine) -> Failed | None:
     """Load text model and weights side by side; None when the engine can be asked."""
     try:
-        text_model, template = await asyncio.to_thread(_text, engine.config)
+        text = await asyncio.to_thread(_text, engine.config)
     except CheckpointError as error:
         is_missing = isinstance(error, ModelNotFound)
         reason = Reason.MODEL_NOT_FOUND if is_missing else Reason.MODEL_INVALID
@@ -108,14 +117,13 @@ async def _open(engine: Engine) -> Failed | None:
     loaded = await engine.rank.wait_loaded()
     if isinstance(loaded, Failed):
         return loaded
-    engine.begin_serving(loaded, text_model, template)
+    engine.begin_serving(loaded, text)
     _log.info("ready after %.1f s of loading", loaded.load_s)
     return None
 
 
-def _text(config: EngineConfig) -> tuple[TextModel, ChatTemplate]:
-    text_model = source.open_checkpoint(Path(config.model.path)).text_model()
-    return text_model, ChatTemplate(text_model)
+def _text(config: EngineConfig) -> TextSide:
+    return TextSide.make(source.open_checkpoint(Path(config.model.path)).text_model())
 
 
 def _fail(failed: Failed) -> int:

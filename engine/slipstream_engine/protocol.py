@@ -1,18 +1,62 @@
-"""The request documents of the OpenAI API that the engine answers; a field it does not is refused.
+"""The request documents of the OpenAI API that the engine answers; what it cannot do is refused.
 
-Knows no HTTP and no tokens: a body becomes a checked document or an ApiError.
+Knows no HTTP and no tokens: a body becomes a checked document or an ApiError. Null is the same as
+absent. Fields of OpenAI or vLLM that are not implemented are accepted only with values that ask
+for nothing (`_only`), because clients send those unasked; every other field is a 400.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from slipstream_engine.apierror import ApiError
 
+MAX_SAMPLES = 16
+MAX_PROMPTS = 128
 _MAX_STOPS = 4
+_MAX_STOP_TOKENS = 128
+_MAX_BIASES = 300
+_MAX_BIAS = 100.0
+_INT32 = 1 << 31
+# One error is told, so one is looked for: a long list may hold a million.
+_FAIL_FAST = Field(fail_fast=True)
+
 Text = Annotated[str, Field(min_length=1)]
-TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+TokenId = Annotated[int, Field(ge=0, lt=_INT32)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+# What clients tag a request with: it changes no answer.
+Label = Annotated[str, Field(max_length=512)]
+
+
+def _only(*values: Any) -> AfterValidator:
+    """A field that is not implemented, and what may stand there all the same."""
+
+    def check(value: Any) -> Any:
+        # 0 is not False, 1 is not True.
+        if value is None or any(value == one and type(value) is type(one) for one in values):
+            return value
+        allowed = " or ".join(json.dumps(one) for one in (*values, None))
+        raise PydanticCustomError("unsupported", f"only {allowed} is supported")
+
+    return AfterValidator(check)
+
+
+def _invalid(message: str, param: str) -> ApiError:
+    """Not a ValueError: it leaves pydantic as it is, with the path that is meant."""
+    return ApiError(400, f"{param}: {message}", param=param, code="invalid_value")
 
 
 class _Document(BaseModel):
@@ -25,72 +69,234 @@ class TextPart(_Document):
 
 
 class Message(_Document):
-    role: Literal["system", "user", "assistant"]
-    content: str | list[TextPart]
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[
+        str | Annotated[list[TextPart], _FAIL_FAST] | None, Field(validate_default=True)
+    ] = None
+    name: Annotated[str, Field(max_length=64)] | None = None
+    # An answer of ours that comes back as history brings these along.
+    refusal: Annotated[Any, _only("")] = None
+    annotations: Annotated[Any, _only([])] = None
+    audio: Annotated[Any, _only()] = None
+    function_call: Annotated[Any, _only()] = None
+    tool_calls: Annotated[Any, _only([])] = None
+    reasoning_content: Annotated[Any, _only("")] = None
+
+    @field_validator("content")
+    @classmethod
+    def _only_assistants_say_nothing(cls, value: Any, info: Any) -> Any:
+        if value is None and info.data.get("role") != "assistant":
+            raise PydanticCustomError("missing", "Field required")
+        return value
 
     def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
         return "".join(part.text for part in self.content)
 
 
 class StreamOptions(_Document):
-    include_usage: bool = False
+    include_usage: bool | None = None
+    # vLLM's, and its benchmark's: usage in every chunk.
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: Annotated[Any, _only(False)] = None
 
 
 class _Generation(_Document):
-    """What chat and plain completions have in common. Null is the same as absent."""
+    """What chat and plain completions have in common."""
 
     model: Text
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Text | Annotated[list[Text], Field(max_length=_MAX_STOPS)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    n: Literal[1] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=_INT32)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    # Not OpenAI's; the servers that coding agents know have it.
-    top_k: Annotated[int, Field(ge=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-_MAX_BIAS, le=_MAX_BIAS)]] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
-    # Read by the gateway to keep a session together; they change no answer.
-    user: str | None = None
-    prompt_cache_key: str | None = None
+    # Not OpenAI's; vLLM has them, and the clients that know it.
+    top_k: Annotated[int, Field(ge=-1, lt=_INT32)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=_MAX_STOP_TOKENS)] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=_INT32)] | None = None
+    priority: Annotated[int, Field(ge=-_INT32, lt=_INT32)] | None = None
+    # Ours alone: milliseconds from the request's arrival to the end of its answer.
+    deadline_ms: Annotated[int, Field(ge=1)] | None = None
+    # Read by the gateway to keep a session together, or by nobody; they change no answer.
+    user: Label | None = None
+    prompt_cache_key: Label | None = None
+    safety_identifier: Label | None = None
+    metadata: Annotated[dict[str, Label], Field(max_length=16)] | None = None
+    # Not implemented.
+    store: Annotated[Any, _only(False)] = None
+    service_tier: Annotated[Any, _only("auto", "default")] = None
+    prompt_cache_retention: Annotated[Any, _only("in_memory", "in-memory")] = None
+    use_beam_search: Annotated[Any, _only(False)] = None
+    length_penalty: Annotated[Any, _only(1.0, 1)] = None
+    include_stop_str_in_output: Annotated[Any, _only(False)] = None
+    skip_special_tokens: Annotated[Any, _only(True)] = None
+    spaces_between_special_tokens: Annotated[Any, _only(True)] = None
+    return_token_ids: Annotated[Any, _only(False)] = None
+    return_tokens_as_token_ids: Annotated[Any, _only(False)] = None
+    truncate_prompt_tokens: Annotated[Any, _only()] = None
+    prompt_logprobs: Annotated[Any, _only()] = None
+    allowed_token_ids: Annotated[Any, _only()] = None
+    bad_words: Annotated[Any, _only([])] = None
+    echo: Annotated[Any, _only(False)] = None
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _biases_name_tokens(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        if value is None:
+            return value
+        if len(value) > _MAX_BIASES:
+            raise _invalid(f"more than {_MAX_BIASES} tokens", "logit_bias")
+        for token in value:
+            if not (token.isascii() and token.isdigit() and len(token) < 10):
+                raise _invalid(f"{token[:20]!r} is no token id", "logit_bias")
+        return value
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> "_Generation":
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options needs stream to be true")
+            raise _invalid("stream_options needs stream to be true", "stream_options")
         return self
 
+    @property
+    def num_samples(self) -> int:
+        return self.n or 1
+
+    @property
     def stops(self) -> tuple[str, ...]:
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
+    @property
     def includes_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def has_usage_in_every_chunk(self) -> bool:
+        # As vLLM has it: only together with include_usage.
+        return self.includes_usage and bool(
+            self.stream_options and self.stream_options.continuous_usage_stats
+        )
 
 
 class ChatRequest(_Generation):
-    messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1), _FAIL_FAST]
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=_INT32)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    # Not implemented.
+    tools: Annotated[Any, _only([])] = None
+    tool_choice: Annotated[Any, _only("none", "auto")] = None
+    parallel_tool_calls: Annotated[Any, _only(True, False)] = None
+    functions: Annotated[Any, _only([])] = None
+    function_call: Annotated[Any, _only("none", "auto")] = None
+    response_format: Annotated[Any, _only({"type": "text"})] = None
+    prediction: Annotated[Any, _only()] = None
+    reasoning_effort: Annotated[Any, _only()] = None
+    verbosity: Annotated[Any, _only("medium")] = None
+    modalities: Annotated[Any, _only(["text"])] = None
+    audio: Annotated[Any, _only()] = None
+    moderation: Annotated[Any, _only()] = None
+    web_search_options: Annotated[Any, _only()] = None
+    prompt_cache_options: Annotated[Any, _only()] = None
+    add_generation_prompt: Annotated[Any, _only(True)] = None
+    continue_final_message: Annotated[Any, _only(False)] = None
+    add_special_tokens: Annotated[Any, _only(False)] = None
+    chat_template: Annotated[Any, _only()] = None
+    chat_template_kwargs: Annotated[Any, _only({})] = None
 
     @model_validator(mode="after")
     def _one_limit(self) -> "ChatRequest":
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise ValueError("max_tokens and max_completion_tokens exclude each other")
+            raise _invalid(
+                "max_tokens and max_completion_tokens exclude each other", "max_completion_tokens"
+            )
         return self
 
+    @model_validator(mode="after")
+    def _alternatives_need_logprobs(self) -> "ChatRequest":
+        if self.top_logprobs and not self.logprobs:
+            raise _invalid("top_logprobs needs logprobs to be true", "top_logprobs")
+        return self
+
+    @property
+    def num_choices(self) -> int:
+        return self.num_samples
+
+    @property
     def limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
+    @property
+    def num_top_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+def _kind_of_prompt(value: Any) -> str:
+    """By its first element: so an error names the element that is wrong."""
+    if not isinstance(value, list):
+        return "(text)"
+    first = value[0] if value else None
+    if isinstance(first, str):
+        return "(texts)"
+    return "(lists)" if isinstance(first, list) else "(tokens)"
+
+
+Tokens = Annotated[list[TokenId], Field(min_length=1), _FAIL_FAST]
+_Prompt = Annotated[
+    Annotated[Text, Tag("(text)")]
+    | Annotated[list[Text], Field(max_length=MAX_PROMPTS), _FAIL_FAST, Tag("(texts)")]
+    | Annotated[Tokens, Tag("(tokens)")]
+    | Annotated[list[Tokens], Field(max_length=MAX_PROMPTS), _FAIL_FAST, Tag("(lists)")],
+    Discriminator(_kind_of_prompt),
+]
+
 
 class CompletionRequest(_Generation):
-    prompt: Text | Annotated[list[TokenId], Field(min_length=1)]
+    prompt: _Prompt
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    best_of: int | None = None
+    # Not implemented.
+    suffix: Annotated[Any, _only("")] = None
+    add_special_tokens: Annotated[Any, _only(True)] = None
 
+    @field_validator("best_of")
+    @classmethod
+    def _best_of_all(cls, value: int | None, info: Any) -> int | None:
+        if value not in (None, info.data.get("n") or 1):
+            raise PydanticCustomError("unsupported", "only the value of n is supported")
+        return value
+
+    @property
+    def prompts(self) -> Sequence[str | list[int]]:
+        if isinstance(self.prompt, str):
+            return (self.prompt,)
+        if isinstance(self.prompt[0], int):
+            return ([token for token in self.prompt if isinstance(token, int)],)
+        return [one for one in self.prompt if not isinstance(one, int)]
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompts) * self.num_samples
+
+    @property
     def limit(self) -> int:
         # OpenAI's default of this endpoint.
         return self.max_tokens or 16
+
+    @property
+    def num_top_logprobs(self) -> int | None:
+        return self.logprobs
 
 
 Document = TypeVar("Document", ChatRequest, CompletionRequest)
@@ -110,29 +316,31 @@ def _refusal(error: ValidationError, body: bytes) -> ApiError:
     if details[0]["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {details[0]['msg']}", code="invalid_json")
     document: Any = json.loads(body)
-    paths = [_path(detail["loc"], document) for detail in details]
+    paths = [_path(detail, document) for detail in details]
     # Where a list was sent, that it is no text says nothing.
     depths = [(len(p), d["type"] != "string_type") for p, d in zip(paths, details, strict=True)]
     chosen = depths.index(max(depths))
     detail, param = details[chosen], _text(paths[chosen])
     if detail["type"] == "extra_forbidden":
         return ApiError(400, f"{param} is not supported", param=param, code="unsupported_parameter")
-    code = "missing_required_parameter" if detail["type"] == "missing" else "invalid_value"
+    codes = {"missing": "missing_required_parameter", "unsupported": "unsupported_value"}
     message = f"{param}: {detail['msg']}" if param else detail["msg"]
-    return ApiError(400, message, param=param, code=code)
+    return ApiError(400, message, param=param, code=codes.get(detail["type"], "invalid_value"))
 
 
-def _path(location: tuple[int | str, ...], document: Any) -> list[int | str]:
+def _path(detail: ErrorDetails, document: Any) -> list[int | str]:
     """The path in the client's own document: pydantic puts names of union members between."""
     path: list[int | str] = []
-    for part in location:
+    for part in detail["loc"]:
         if isinstance(part, int) and isinstance(document, list):
             document = document[part]
-        elif isinstance(part, str) and isinstance(document, dict):
-            document = document.get(part)
+        elif isinstance(part, str) and isinstance(document, dict) and part in document:
+            document = document[part]
         else:
             continue
         path.append(part)
+    if detail["type"] == "missing" and path[-1:] != [detail["loc"][-1]]:
+        path.append(detail["loc"][-1])
     return path
 
 

@@ -1,74 +1,126 @@
-"""The serving process's side of the rank: starts it, asks it, notices its death.
+"""The serving process's side of the ranks: starts them, asks the first, notices any death.
 
 Knows requests and tokens; no text, no HTTP, no torch.
 """
 
 import asyncio
-import os
-import signal
-import socket
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-from slipstream_api.conditions import Reason
-from slipstream_engine import messages
-from slipstream_engine.messages import Abort, Failed, Loaded, Start, Step, Submit, ToRank
+from slipstream_engine.batch import Load, Progress
+from slipstream_engine.messages import (
+    Abort,
+    AbortSample,
+    Failed,
+    Loaded,
+    Start,
+    Step,
+    Submit,
+)
+from slipstream_engine.rankprocess import MODULE, RankProcess
 from slipstream_engine.request import Request
-from slipstream_engine.scheduler import Load, Progress
 
-_STOP_S = 5.0
+_NO_LOAD = Load(num_running=0, num_waiting=0, num_pages_used=0, num_pages_cached=0, num_pages=1)
 
 
 class RankError(Exception):
-    """The rank is gone; `failure` says why."""
+    """A rank is gone; `failure` says why."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
 
+class Mailbox:
+    """What has come for some requests and was not taken yet.
+
+    `admitted_s`: when each of them left the queue, on the clock of `time.monotonic`.
+    """
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.request_ids = tuple(request.id for request in requests)
+        self.admitted_s: dict[str, float] = {}
+        self._arrived: list[tuple[float, Progress]] = []
+        self._error: Exception | None = None
+        self._event = asyncio.Event()
+
+    async def take(self) -> list[tuple[float, Progress]]:
+        """All that came since the last time, each with when it came; waits for the first.
+
+        Raises RankError, or what the answer was given up with, once all before it was taken.
+        """
+        while not self._arrived:
+            if self._error is not None:
+                raise self._error
+            self._event.clear()
+            await self._event.wait()
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def put(self, now_s: float, progress: Progress) -> None:
+        self._arrived.append((now_s, progress))
+        self._event.set()
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self._event.set()
+
+
+class _Open:
+    """A request that is under way, and which of its samples have no end yet."""
+
+    __slots__ = ("mailbox", "samples")
+
+    def __init__(self, mailbox: Mailbox, num_samples: int) -> None:
+        self.mailbox = mailbox
+        self.samples = set(range(num_samples))
+
+
 class RankClient:
-    """One rank process. Create it with `start`."""
+    """All rank processes of one replica. Create it with `start`."""
 
     def __init__(
         self,
-        process: asyncio.subprocess.Process,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        ranks: Sequence[RankProcess],
+        folder: tempfile.TemporaryDirectory[str],
     ) -> None:
-        self._process = process
-        self._reader = reader
-        self._writer = writer
-        self._answers: dict[str, asyncio.Queue[Progress | RankError]] = {}
+        self._ranks = ranks
+        self._folder = folder
+        # Told of every step, after its tokens were delivered.
+        self.on_step: Callable[[Step], None] = lambda step: None
+        self._open: dict[str, _Open] = {}
         self._failure: Failed | None = None
-        self.load = Load(num_running=0, num_waiting=0, num_pages_used=0, num_pages=1)
+        self._refusal: Exception | None = None
+        self.load = _NO_LOAD
         self._loaded: asyncio.Future[Loaded | Failed] = asyncio.get_running_loop().create_future()
-        # Done when the process is gone, for whatever reason.
+        # The ranks in the order in which they showed that they end: the first is the cause.
+        self._signs: list[int] = []
+        # Done when the replica is gone, for whatever reason.
         self.ended = asyncio.create_task(self._follow())
 
     @classmethod
-    async def start(cls, config: str) -> "RankClient":
-        """Start the process and hand it the configuration; it loads the model meanwhile."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "slipstream_engine.rank",
-                str(theirs.fileno()),
-                pass_fds=(theirs.fileno(),),
-                stdin=asyncio.subprocess.DEVNULL,
-                env=_environment(),
-            )
-        reader, writer = await asyncio.open_connection(sock=ours)
-        client = cls(process, reader, writer)
-        client._send(Start(config))
-        return client
+    async def start(cls, config: str, num_ranks: int = 1, *, module: str = MODULE) -> "RankClient":
+        """Start the processes and hand them the configuration; they load the model meanwhile."""
+        # Ranks on one machine find each other by a file that the first of them makes.
+        folder = tempfile.TemporaryDirectory(prefix="slipstream-ranks-")
+        rendezvous = f"file://{folder.name}/store" if num_ranks > 1 else ""
+        ranks: list[RankProcess] = []
+        try:
+            for index in range(num_ranks):
+                start = Start(config, index, rendezvous)
+                ranks.append(await RankProcess.start(start, module))
+        except BaseException:
+            for rank in ranks:
+                rank.kill()
+            folder.cleanup()
+            raise
+        return cls(ranks, folder)
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def pids(self) -> tuple[int, ...]:
+        return tuple(rank.pid for rank in self._ranks)
 
     @property
     def is_alive(self) -> bool:
@@ -77,91 +129,109 @@ class RankClient:
     async def wait_loaded(self) -> Loaded | Failed:
         return await asyncio.shield(self._loaded)
 
-    @asynccontextmanager
-    async def generate(self, request: Request) -> AsyncIterator[AsyncIterator[Progress]]:
-        """Tokens as they come; leaving early aborts the request. The iterator raises RankError."""
+    @contextmanager
+    def ask(self, requests: Sequence[Request]) -> Iterator[Mailbox]:
+        """Submit requests; leaving aborts those without an end. Raises RankError."""
         if self._failure is not None:
             raise RankError(self._failure)
-        queue: asyncio.Queue[Progress | RankError] = asyncio.Queue()
-        self._answers[request.id] = queue
+        if self._refusal is not None:
+            raise self._refusal
+        mailbox = Mailbox(requests)
         try:
-            self._send(Submit(request))
-            yield self._follow_answer(queue)
+            for request in requests:
+                self._open[request.id] = _Open(mailbox, request.num_samples)
+                self._ranks[0].send(Submit(request))
+            yield mailbox
         finally:
-            # Still there: the answer has no end yet.
-            if self._answers.pop(request.id, None) is not None and self._failure is None:
-                self._send(Abort(request.id))
+            self._abort(mailbox)
+
+    def end_sample(self, request_id: str, sample: int) -> None:
+        """Its text is complete: no more of its tokens come."""
+        asked = self._open.get(request_id)
+        if asked is None or sample not in asked.samples:
+            return
+        if self._failure is None:
+            self._ranks[0].send(AbortSample(request_id, sample))
+        self._close_sample(asked, request_id, sample)
+
+    def give_up(self, mailbox: Mailbox, error: Exception) -> None:
+        """Abort what it waits for, at once; whoever takes from it gets the error."""
+        self._abort(mailbox)
+        mailbox.fail(error)
+
+    def give_up_all(self, error: Exception) -> None:
+        """The same for every answer under way and for every later one."""
+        self._refusal = error
+        for mailbox in {asked.mailbox for asked in self._open.values()}:
+            self.give_up(mailbox, error)
 
     async def stop(self) -> None:
-        """End the process: at once while it loads, after its current step later."""
-        self._writer.close()
-        if not self._loaded.done():
-            self._process.kill()
-        try:
-            await asyncio.wait_for(self._process.wait(), _STOP_S)
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
+        """End the processes: at once while they load, after the current step later."""
+        for rank in self._ranks:
+            rank.close()
+            if not self._loaded.done():
+                rank.kill()
+        await asyncio.gather(*(rank.wait() for rank in self._ranks))
         await self.ended
 
-    async def _follow_answer(
-        self, queue: "asyncio.Queue[Progress | RankError]"
-    ) -> AsyncIterator[Progress]:
-        while True:
-            item = await queue.get()
-            if isinstance(item, RankError):
-                raise item
-            yield item
-            if item.finish is not None:
-                return
+    def _abort(self, mailbox: Mailbox) -> None:
+        for request_id in mailbox.request_ids:
+            # Still there: some sample has no end yet.
+            if self._open.pop(request_id, None) is not None and self._failure is None:
+                self._ranks[0].send(Abort(request_id))
 
     async def _follow(self) -> Failed:
-        last_words: Failed | None = None
-        try:
-            while True:
-                head = await self._reader.readexactly(messages.LENGTH.size)
-                body = await self._reader.readexactly(messages.LENGTH.unpack(head)[0])
-                match messages.decode_from_rank(body):
-                    case Failed() as last_words:
-                        break
-                    case Loaded() as loaded:
-                        self._loaded.set_result(loaded)
-                    case Step() as step:
-                        self._deliver(step)
-        except (asyncio.IncompleteReadError, ConnectionResetError, BrokenPipeError):
-            pass
-        self._failure = last_words or Failed(
-            Reason.CONTAINER_FAILED, _describe(await self._process.wait())
-        )
-        for queue in self._answers.values():
-            queue.put_nowait(RankError(self._failure))
+        listening = [
+            asyncio.create_task(self._listen(index, rank)) for index, rank in enumerate(self._ranks)
+        ]
+        await asyncio.wait(listening, return_when=asyncio.FIRST_COMPLETED)
+        self._failure = await listening[self._signs[0]]
+        # None of them can go on without the others.
+        for rank in self._ranks:
+            rank.close()
+        for asked in self._open.values():
+            asked.mailbox.fail(RankError(self._failure))
         if not self._loaded.done():
             self._loaded.set_result(self._failure)
+        await asyncio.gather(*listening, *(rank.wait() for rank in self._ranks))
+        self._folder.cleanup()
         return self._failure
 
+    async def _listen(self, index: int, rank: RankProcess) -> Failed:
+        """Its last words, or how it ended."""
+        last_words: Failed | None = None
+        async for message in rank.received():
+            match message:
+                case Step():
+                    self._deliver(message)
+                case Loaded():
+                    self._loaded.set_result(message)
+                case Failed():
+                    last_words = message
+                    break
+        self._signs.append(index)
+        failure = last_words or await rank.wait()
+        if len(self._ranks) == 1:
+            return failure
+        return Failed(failure.reason, f"rank {index}: {failure.message}", failure.field)
+
     def _deliver(self, step: Step) -> None:
+        now_s = time.monotonic()
         self.load = step.load
+        for request_id in step.admitted:
+            if (asked := self._open.get(request_id)) is not None:
+                asked.mailbox.admitted_s[request_id] = now_s - step.run_s
         for progress in step.progress:
-            # Gone: the client left while the step ran.
-            queue = self._answers.get(progress.request_id)
-            if queue is not None:
-                queue.put_nowait(progress)
-                if progress.finish is not None:
-                    del self._answers[progress.request_id]
+            asked = self._open.get(progress.request_id)
+            # Gone: the client left, or the text ended, while the step ran.
+            if asked is None or progress.sample not in asked.samples:
+                continue
+            asked.mailbox.put(now_s, progress)
+            if progress.finish is not None:
+                self._close_sample(asked, progress.request_id, progress.sample)
+        self.on_step(step)
 
-    def _send(self, message: ToRank) -> None:
-        self._writer.write(messages.encode_to_rank(message))
-
-
-def _environment() -> dict[str, str]:
-    """Threads of a matrix product sleep while they wait for each other instead of spinning.
-
-    Two busy x86 cores: half the processor time a token (66 ms instead of 128), the same delay.
-    """
-    return {"OMP_WAIT_POLICY": "passive", **os.environ}
-
-
-def _describe(code: int) -> str:
-    if code < 0:
-        return f"the rank process was ended by {signal.Signals(-code).name}"
-    return f"the rank process ended with exit code {code}"
+    def _close_sample(self, asked: _Open, request_id: str, sample: int) -> None:
+        asked.samples.remove(sample)
+        if not asked.samples:
+            del self._open[request_id]

@@ -1,22 +1,23 @@
 """The engine over HTTP: OpenAI's endpoints. Knows documents and streams; no tokens, no tensors."""
 
-import json
 import logging
-import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
+from msgspec import UNSET
 
 from slipstream_api import names
-from slipstream_engine import apierror, internal, protocol
-from slipstream_engine.answers import Piece, Question
+from slipstream_engine import apierror, documents, internal, protocol, tracing
+from slipstream_engine.answers import Answer, Piece
 from slipstream_engine.apierror import ApiError
+from slipstream_engine.documents import ChatShape, ChunkUsage, TextShape
 from slipstream_engine.engine import Engine, State
 from slipstream_engine.protocol import ChatRequest, CompletionRequest
+from slipstream_engine.questions import Document, Origin
 from slipstream_engine.rankclient import RankError
+from slipstream_engine.streams import EventStream
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -47,22 +48,28 @@ async def _errors_as_documents(request: web.Request, handler: _Handler) -> web.S
     """Every error is a document of OpenAI's shape, whoever raised it."""
     try:
         return await handler(request)
-    except ApiError as error:
-        return web.json_response(error.document(), status=error.status, headers=error.headers)
     except web.HTTPException as error:
         if error.status < 400:
             raise
         shaped = ApiError(error.status, error.reason, code=f"http_{error.status}")
-        headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-        return web.json_response(shaped.document(), status=error.status, headers=headers)
-    except RankError as error:
-        return web.json_response(apierror.internal(str(error)).document(), status=500)
-    except ConnectionResetError:
+        if "Allow" in error.headers:
+            shaped.headers["Allow"] = error.headers["Allow"]
+    except ConnectionError:
         # The client left; aiohttp closes what is left of the connection.
         raise
-    except Exception:
-        _log.exception("unexpected error in %s %s", request.method, request.path)
-        return web.json_response(apierror.internal("unexpected error").document(), status=500)
+    except Exception as error:
+        shaped = _shaped(error, request)
+    return web.json_response(shaped.document(), status=shaped.status, headers=shaped.headers)
+
+
+def _shaped(error: Exception, request: web.Request) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case RankError():
+            return apierror.internal(str(error))
+    _log.error("unexpected error in %s %s", request.method, request.path, exc_info=error)
+    return apierror.internal("unexpected error")
 
 
 class _Handlers:
@@ -71,14 +78,10 @@ class _Handlers:
         self._created = int(time.time())
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        self._engine.serving()
-        document = protocol.parse(ChatRequest, await request.read())
-        return await self._answer(request, document, _ChatShape(document.model))
+        return await self._generate(request, ChatRequest, ChatShape)
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
-        self._engine.serving()
-        document = protocol.parse(CompletionRequest, await request.read())
-        return await self._answer(request, document, _CompletionShape(document.model))
+        return await self._generate(request, CompletionRequest, TextShape)
 
     async def models(self, _: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [self._model_document()]})
@@ -102,168 +105,121 @@ class _Handlers:
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 
-    async def _answer(
+    async def _generate(
         self,
         request: web.Request,
-        document: ChatRequest | CompletionRequest,
-        shape: "_ChatShape | _CompletionShape",
+        kind: type[protocol.Document],
+        shape: type[ChatShape | TextShape],
     ) -> web.StreamResponse:
-        engine = self._engine
-        token = request.headers.get(names.HEADER_TOKEN)
-        is_trusted = engine.tokens is not None and engine.tokens.is_valid(token)
-        engine.check_model(
-            document.model, request.headers.get(names.HEADER_MODEL), is_trusted=is_trusted
+        engine, arrival_s = self._engine, time.monotonic()
+        serving = engine.serving()
+        document = protocol.parse(kind, await request.read())
+        origin = self._origin(request, document, arrival_s)
+        made = shape(
+            document.model,
+            serving.token_bytes,
+            has_logprobs=document.num_top_logprobs is not None,
         )
-        session = request.headers.get(names.HEADER_SESSION) if is_trusted else None
-        headers = {}
-        if names.HEADER_REQUEST_ID in request.headers:
-            headers[names.HEADER_REQUEST_ID] = request.headers[names.HEADER_REQUEST_ID]
-        with engine.slot():
-            question = await engine.question(document, session)
-            pieces = engine.serving().answerer.answer(question)
-            if document.stream:
-                return await _stream(
-                    request, pieces, question, shape, headers, document.includes_usage()
-                )
-            text, last = "", Piece("", 0, None)
-            async with aclosing(pieces):
-                async for last in pieces:
-                    text += last.text
-            usage = _usage(question, last.num_tokens)
-            return web.json_response(shape.whole(text, last, usage), headers=headers)
+        request_id = request.headers.get(names.HEADER_REQUEST_ID) or made.id
+        headers = {names.HEADER_REQUEST_ID: request_id}
+        events = EventStream(request, headers)
+        try:
+            with (
+                tracing.request_span(engine.tracing, request.headers, document) as span,
+                engine.slots(document.num_choices),
+            ):
+                span.response_id = made.id
+                question = await engine.question(document, origin)
+                with serving.answerer.ask(question) as answer:
+                    span.answer = answer
+                    if document.stream:
+                        await _stream(events, answer, made, document)
+                        return events.response
+                    return await _whole(answer, made, headers)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            if not events.is_open:
+                raise
+            await events.fail(_shaped(error, request))
+            return events.response
+
+    def _origin(self, request: web.Request, document: Document, arrival_s: float) -> Origin:
+        """What a gateway says of the request; nobody else is believed. Raises ApiError (404)."""
+        engine, headers = self._engine, request.headers
+        is_trusted = engine.tokens is not None and engine.tokens.is_valid(
+            headers.get(names.HEADER_TOKEN)
+        )
+        claimed = headers.get(names.HEADER_MODEL)
+        engine.check_model(document.model, claimed, is_trusted=is_trusted)
+        if not is_trusted:
+            return Origin(arrival_s, root_key=engine.root_key(None))
+        return Origin(
+            arrival_s,
+            session=headers.get(names.HEADER_SESSION),
+            track=headers.get(names.HEADER_TRACK),
+            root_key=engine.root_key(headers.get(names.HEADER_CACHE_SALT)),
+        )
 
     def _model_document(self) -> dict[str, Any]:
-        loaded = self._engine.loaded()
+        serving = self._engine.serving_or_none()
         document: dict[str, Any] = {
             "id": self._engine.config.model.name,
             "object": "model",
             "created": self._created,
             "owned_by": self._engine.config.model.namespace,
         }
-        if loaded is not None:
-            document["max_model_len"] = loaded.max_context
+        if serving is not None:
+            document["max_model_len"] = serving.loaded.max_context
         return document
 
 
+async def _whole(
+    answer: Answer, shape: ChatShape | TextShape, headers: dict[str, str]
+) -> web.Response:
+    pieces: list[Piece] = []
+    while not answer.is_complete:
+        pieces += await answer.take()
+    body = shape.whole(_joined(pieces, len(answer.choices)), answer.usage())
+    return web.Response(body=body, content_type="application/json", headers=headers)
+
+
+def _joined(pieces: list[Piece], num_choices: int) -> list[Piece]:
+    """One piece a choice, in order: its whole text, and how it ended."""
+    by_choice: list[list[Piece]] = [[] for _ in range(num_choices)]
+    for piece in pieces:
+        by_choice[piece.index].append(piece)
+    return [
+        Piece(
+            index,
+            "".join(piece.text for piece in parts),
+            tuple(token for piece in parts for token in piece.tokens),
+            parts[-1].finish,
+        )
+        for index, parts in enumerate(by_choice)
+    ]
+
+
 async def _stream(
-    request: web.Request,
-    pieces: AsyncGenerator[Piece],
-    question: Question,
-    shape: "_ChatShape | _CompletionShape",
-    headers: dict[str, str],
-    includes_usage: bool,
-) -> web.StreamResponse:
-    response = web.StreamResponse(
-        headers={
-            **headers,
-            "Content-Type": "text/event-stream; charset=utf-8",
-            "Cache-Control": "no-cache",
-            "X-Accel-Buffering": "no",
-        }
-    )
-    # OpenAI: with include_usage every chunk has the field, null until the last one.
-    extra = {"usage": None} if includes_usage else {}
-    num_tokens = 0
-    async with aclosing(pieces):
-        try:
-            await response.prepare(request)
-            for chunk in shape.opening():
-                await _send(response, {**chunk, **extra})
-            async for piece in pieces:
-                num_tokens = piece.num_tokens
-                if piece.text:
-                    await _send(response, {**shape.part(piece.text), **extra})
-                if piece.finish is not None:
-                    await _send(response, {**shape.closing(piece), **extra})
-        except RankError as error:
-            # The status line is long gone: an error event, and no [DONE].
-            await _send(response, apierror.internal(str(error)).document())
-            return response
-    if includes_usage:
-        await _send(response, shape.usage(_usage(question, num_tokens)))
-    await response.write(b"data: [DONE]\n\n")
-    await response.write_eof()
-    return response
+    events: EventStream, answer: Answer, shape: ChatShape | TextShape, document: Document
+) -> None:
+    """One event a choice and step: tokens that come together leave together."""
+    pieces = await answer.take()
+    await events.send(shape.opening(len(answer.choices), _chunk_usage(document, answer)))
+    while True:
+        use = _chunk_usage(document, answer)
+        if chunks := [chunk for piece in pieces for chunk in shape.parts(piece, use)]:
+            await events.send(chunks)
+        if answer.is_complete:
+            break
+        pieces = await answer.take()
+    if document.includes_usage:
+        await events.send([shape.closing(answer.usage())])
+    await events.end()
 
 
-async def _send(response: web.StreamResponse, document: dict[str, Any]) -> None:
-    body = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    await response.write(b"data: " + body.encode() + b"\n\n")
-
-
-def _usage(question: Question, num_tokens: int) -> dict[str, int]:
-    return {
-        "prompt_tokens": len(question.prompt),
-        "completion_tokens": num_tokens,
-        "total_tokens": len(question.prompt) + num_tokens,
-    }
-
-
-def _finish(piece: Piece) -> str | None:
-    return None if piece.finish is None else piece.finish.value
-
-
-class _ChatShape:
-    """The documents of one chat answer."""
-
-    def __init__(self, model: str) -> None:
-        self._base = {
-            "id": f"chatcmpl-{secrets.token_hex(12)}",
-            "created": int(time.time()),
-            "model": model,
-        }
-
-    def whole(self, text: str, last: Piece, usage: dict[str, int]) -> dict[str, Any]:
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": text},
-            "logprobs": None,
-            "finish_reason": _finish(last),
-        }
-        return {**self._base, "object": "chat.completion", "choices": [choice], "usage": usage}
-
-    def opening(self) -> list[dict[str, Any]]:
-        return [self._chunk({"role": "assistant", "content": ""}, None)]
-
-    def part(self, text: str) -> dict[str, Any]:
-        return self._chunk({"content": text}, None)
-
-    def closing(self, piece: Piece) -> dict[str, Any]:
-        return self._chunk({}, _finish(piece))
-
-    def usage(self, usage: dict[str, int]) -> dict[str, Any]:
-        return {**self._base, "object": "chat.completion.chunk", "choices": [], "usage": usage}
-
-    def _chunk(self, delta: dict[str, str], finish: str | None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return {**self._base, "object": "chat.completion.chunk", "choices": [choice]}
-
-
-class _CompletionShape:
-    """The documents of one plain completion; chunks and wholes have one form."""
-
-    def __init__(self, model: str) -> None:
-        self._base = {
-            "id": f"cmpl-{secrets.token_hex(12)}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": model,
-        }
-
-    def whole(self, text: str, last: Piece, usage: dict[str, int]) -> dict[str, Any]:
-        return {**self._base, "choices": [self._choice(text, _finish(last))], "usage": usage}
-
-    def opening(self) -> list[dict[str, Any]]:
-        return []
-
-    def part(self, text: str) -> dict[str, Any]:
-        return {**self._base, "choices": [self._choice(text, None)]}
-
-    def closing(self, piece: Piece) -> dict[str, Any]:
-        return {**self._base, "choices": [self._choice("", _finish(piece))]}
-
-    def usage(self, usage: dict[str, int]) -> dict[str, Any]:
-        return {**self._base, "choices": [], "usage": usage}
-
-    def _choice(self, text: str, finish: str | None) -> dict[str, Any]:
-        return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
+def _chunk_usage(document: Document, answer: Answer) -> ChunkUsage:
+    """With include_usage every chunk has the field, null until the last one."""
+    if document.has_usage_in_every_chunk:
+        return documents.usage(answer.usage())
+    return None if document.includes_usage else UNSET

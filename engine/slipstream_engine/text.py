@@ -1,6 +1,7 @@
 """Tokens to text as they come: whole characters only, and nothing past a stop string."""
 
 import codecs
+from collections import deque
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer
@@ -23,9 +24,10 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder().items()
+        self._special = {index: token.content for index, token in added if token.special}
         self._known: dict[int, bytes] = {
-            index: b"" if token.special else token.content.encode()
-            for index, token in tokenizer.get_added_tokens_decoder().items()
+            index: b"" if token.special else token.content.encode() for index, token in added
         }
 
     def of(self, token: int) -> bytes:
@@ -37,37 +39,91 @@ class TokenBytes:
             self._known[token] = known
         return known
 
+    def name(self, token: int) -> str:
+        """How log-probabilities show a token: no two tokens that have text share a name."""
+        data = self.of(token)
+        if not data:
+            return self._special.get(token, f"<token {token}>")
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            # OpenAI's way of writing part of a character.
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest token: a text has no fewer tokens than its length by this."""
+        return max(len(text) for text in self._tokenizer.get_vocab(with_added_tokens=True))
+
 
 class TextStream:
-    """The text of one answer. Joined, its pieces are the answer; `is_stopped` after a stop."""
+    """The text of one answer. Joined, its pieces are the answer; `is_stopped` after a stop.
 
-    def __init__(self, token_bytes: TokenBytes, stops: Sequence[str]) -> None:
+    A stop string counts only where it begins after the first `min_tokens` tokens (as in vLLM).
+    `num_tokens_out`: how many of the tokens have their text in what was given out; the others
+    wait for the rest of a character or may belong to a stop string. Of a token in which a stop
+    string begins, what stands before it is its text.
+    """
+
+    def __init__(self, token_bytes: TokenBytes, stops: Sequence[str], min_tokens: int = 0) -> None:
         self._token_bytes = token_bytes
         self._stops = tuple(stops)
+        self._num_unstoppable = min_tokens if stops else 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         # Text that may be the beginning of a stop string.
         self._held = ""
+        # Lengths in characters, and where the text of each token ends that is not out yet.
+        self._num_decoded = 0
+        self._num_released = 0
+        self._ends: deque[int] = deque()
+        self._last_end = 0
+        self.num_tokens_out = 0
         self.is_stopped = False
 
     def push(self, token: int) -> str:
         """The text that is certain after one more token."""
-        return self._release(self._decoder.decode(self._token_bytes.of(token)))
+        new = self._decoder.decode(self._token_bytes.of(token))
+        self._num_decoded += len(new)
+        is_cut = bool(self._decoder.getstate()[0])
+        self._ends.append(self._num_decoded + is_cut)
+        if self._num_unstoppable > 0:
+            self._num_unstoppable -= 1
+            return self._count(new)
+        return self._count(self._release(new))
 
     def finish(self) -> str:
         """What was held back, at the end of the answer."""
-        text = self._release(self._decoder.decode(b"", final=True))
+        text = self._count(self._release(self._decoder.decode(b"", final=True)))
         held, self._held = self._held, ""
-        return text if self.is_stopped else text + held
+        if not self.is_stopped:
+            text += held
+            self.num_tokens_out += len(self._ends)
+            self._ends.clear()
+        return text
+
+    def _count(self, released: str) -> str:
+        self._num_released += len(released)
+        ends = self._ends
+        while ends and ends[0] <= self._num_released:
+            self._last_end = ends.popleft()
+            self.num_tokens_out += 1
+        if self.is_stopped and ends and self._last_end < self._num_released:
+            # The stop string begins inside of it.
+            ends.clear()
+            self.num_tokens_out += 1
+        return released
 
     def _release(self, new: str) -> str:
         if self.is_stopped:
             return ""
+        if not self._stops:
+            return new
         text = self._held + new
         places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
         if places:
             self.is_stopped, self._held = True, ""
             return text[: min(places)]
-        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
+        keep = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
