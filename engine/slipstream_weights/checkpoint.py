@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from slipstream_weights.errors import ModelInvalid
 from slipstream_weights.grouped import Grouped
 
-Architecture = Literal["llama", "qwen2", "qwen3"]
-ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3")
+Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe"]
 Shape = tuple[int, ...]
 Array = NDArray[Any]
 
@@ -38,8 +36,36 @@ class RopeFactors:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """The mixture of experts that all layers have but the `dense_layers`.
+
+    A router scores the experts of a token. The `num_active` with the highest score, or score plus
+    correction bias, are chosen, from the `num_active_groups` best of `num_groups` equal groups (a
+    group is as good as its two best together). Their answers count by score, without the bias:
+    divided by the sum of the chosen scores where they are normalised, then times `routed_scale`.
+    Shared experts are one MLP, `num_shared` times as wide, that every token goes through.
+    """
+
+    num_experts: int
+    num_active: int
+    intermediate_size: int
+    num_shared: int
+    has_normalised_weights: bool
+    scoring: Literal["softmax", "sigmoid"]
+    routed_scale: float
+    num_groups: int
+    num_active_groups: int
+    has_correction_bias: bool
+    dense_layers: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The shape of one decoder of the Llama family."""
+    """The shape of one decoder of the Llama family.
+
+    The rotary embedding turns the first `rotary_dim` dimensions of each head. `num_mtp_layers`
+    more layers, which predict tokens after the next one, may stand in the file; they are not read.
+    """
 
     architecture: Architecture
     vocab_size: int
@@ -49,6 +75,7 @@ class Checkpoint:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    rotary_dim: int
     max_positions: int
     rope_theta: float
     rms_norm_eps: float
@@ -57,6 +84,8 @@ class Checkpoint:
     has_qkv_bias: bool
     has_output_bias: bool
     has_qk_norm: bool
+    experts: Experts | None = None
+    num_mtp_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +115,25 @@ class OpenCheckpoint(Protocol):
     def packed_tensors(self) -> Iterator[tuple[str, Array | Grouped]]:
         """The same, but matrices stored in 4 or 8 bits keep their codes. Raises ModelInvalid.
 
-        Rows of Q and K are in Hugging Face's rope order (halves) here too.
+        Rows of Q and K are in Hugging Face's rope order (halves) here too. Memory is taken for one
+        tensor (one expert's matrix) at a time.
         """
         ...
 
+    def read(
+        self, name: str, rows: slice | None = None, cols: slice | None = None
+    ) -> Array | Grouped:
+        """Part of one tensor as `packed_tensors` gives it; only the rows asked for are touched.
 
-# The largest public models have about 130; a damaged count must not be enumerated.
-_MAX_LAYERS = 4096
+        Columns that cut a group come back as float32. Raises KeyError (no such tensor),
+        ValueError (a slice with a step, columns of a vector), ModelInvalid.
+        """
+        ...
 
 
 def expected_tensors(checkpoint: Checkpoint) -> dict[str, Shape]:
     """The name and shape of every tensor that the checkpoint must hold, and no other."""
     hidden = checkpoint.hidden_size
-    query = checkpoint.num_heads * checkpoint.head_dim
-    key = checkpoint.num_kv_heads * checkpoint.head_dim
     shapes: dict[str, Shape] = {
         "model.embed_tokens.weight": (checkpoint.vocab_size, hidden),
         "model.norm.weight": (hidden,),
@@ -107,26 +141,80 @@ def expected_tensors(checkpoint: Checkpoint) -> dict[str, Shape]:
     if not checkpoint.has_tied_embeddings:
         shapes["lm_head.weight"] = (checkpoint.vocab_size, hidden)
     for layer in range(checkpoint.num_layers):
+        shapes |= _layer(checkpoint, layer)
+    return shapes
+
+
+def known_left_overs(checkpoint: Checkpoint) -> dict[str, Shape]:
+    """Tensors that published checkpoints hold and this engine has no use for yet, by name.
+
+    They are the layers that predict tokens after the next one (GLM-4.5: one, after the last).
+    """
+    hidden, vocab = checkpoint.hidden_size, checkpoint.vocab_size
+    shapes: dict[str, Shape] = {}
+    for layer in range(checkpoint.num_layers, checkpoint.num_layers + checkpoint.num_mtp_layers):
         prefix = f"model.layers.{layer}"
-        attention = f"{prefix}.self_attn"
-        shapes[f"{prefix}.input_layernorm.weight"] = (hidden,)
-        shapes[f"{prefix}.post_attention_layernorm.weight"] = (hidden,)
-        shapes[f"{attention}.q_proj.weight"] = (query, hidden)
-        shapes[f"{attention}.k_proj.weight"] = (key, hidden)
-        shapes[f"{attention}.v_proj.weight"] = (key, hidden)
-        shapes[f"{attention}.o_proj.weight"] = (hidden, query)
-        for name in ("gate_proj", "up_proj"):
-            shapes[f"{prefix}.mlp.{name}.weight"] = (checkpoint.intermediate_size, hidden)
-        shapes[f"{prefix}.mlp.down_proj.weight"] = (hidden, checkpoint.intermediate_size)
-        if checkpoint.has_qkv_bias:
-            shapes[f"{attention}.q_proj.bias"] = (query,)
-            shapes[f"{attention}.k_proj.bias"] = (key,)
-            shapes[f"{attention}.v_proj.bias"] = (key,)
-        if checkpoint.has_output_bias:
-            shapes[f"{attention}.o_proj.bias"] = (hidden,)
-        if checkpoint.has_qk_norm:
-            shapes[f"{attention}.q_norm.weight"] = (checkpoint.head_dim,)
-            shapes[f"{attention}.k_norm.weight"] = (checkpoint.head_dim,)
+        shapes |= _layer(checkpoint, layer)
+        shapes[f"{prefix}.embed_tokens.weight"] = (vocab, hidden)
+        shapes[f"{prefix}.enorm.weight"] = (hidden,)
+        shapes[f"{prefix}.hnorm.weight"] = (hidden,)
+        shapes[f"{prefix}.eh_proj.weight"] = (hidden, 2 * hidden)
+        shapes[f"{prefix}.shared_head.head.weight"] = (vocab, hidden)
+        shapes[f"{prefix}.shared_head.norm.weight"] = (hidden,)
+    return shapes
+
+
+def _layer(checkpoint: Checkpoint, layer: int) -> dict[str, Shape]:
+    prefix = f"model.layers.{layer}"
+    hidden, experts = checkpoint.hidden_size, checkpoint.experts
+    shapes: dict[str, Shape] = {
+        f"{prefix}.input_layernorm.weight": (hidden,),
+        f"{prefix}.post_attention_layernorm.weight": (hidden,),
+    }
+    shapes |= _attention(checkpoint, f"{prefix}.self_attn")
+    if experts is None or layer in experts.dense_layers:
+        return shapes | _mlp(f"{prefix}.mlp", hidden, checkpoint.intermediate_size)
+    return shapes | _mixture(experts, f"{prefix}.mlp", hidden)
+
+
+def _attention(checkpoint: Checkpoint, prefix: str) -> dict[str, Shape]:
+    hidden, head_dim = checkpoint.hidden_size, checkpoint.head_dim
+    query, key = checkpoint.num_heads * head_dim, checkpoint.num_kv_heads * head_dim
+    shapes: dict[str, Shape] = {
+        f"{prefix}.q_proj.weight": (query, hidden),
+        f"{prefix}.k_proj.weight": (key, hidden),
+        f"{prefix}.v_proj.weight": (key, hidden),
+        f"{prefix}.o_proj.weight": (hidden, query),
+    }
+    if checkpoint.has_qkv_bias:
+        shapes[f"{prefix}.q_proj.bias"] = (query,)
+        shapes[f"{prefix}.k_proj.bias"] = (key,)
+        shapes[f"{prefix}.v_proj.bias"] = (key,)
+    if checkpoint.has_output_bias:
+        shapes[f"{prefix}.o_proj.bias"] = (hidden,)
+    if checkpoint.has_qk_norm:
+        shapes[f"{prefix}.q_norm.weight"] = (head_dim,)
+        shapes[f"{prefix}.k_norm.weight"] = (head_dim,)
+    return shapes
+
+
+def _mlp(prefix: str, hidden: int, inner: int) -> dict[str, Shape]:
+    return {
+        f"{prefix}.gate_proj.weight": (inner, hidden),
+        f"{prefix}.up_proj.weight": (inner, hidden),
+        f"{prefix}.down_proj.weight": (hidden, inner),
+    }
+
+
+def _mixture(experts: Experts, prefix: str, hidden: int) -> dict[str, Shape]:
+    shapes: dict[str, Shape] = {f"{prefix}.gate.weight": (experts.num_experts, hidden)}
+    if experts.has_correction_bias:
+        shapes[f"{prefix}.gate.e_score_correction_bias"] = (experts.num_experts,)
+    for expert in range(experts.num_experts):
+        shapes |= _mlp(f"{prefix}.experts.{expert}", hidden, experts.intermediate_size)
+    if experts.num_shared:
+        inner = experts.num_shared * experts.intermediate_size
+        shapes |= _mlp(f"{prefix}.shared_experts", hidden, inner)
     return shapes
 
 
@@ -148,32 +236,3 @@ def check_tensors(checkpoint: Checkpoint, found: Iterable[tuple[str, Shape]], pa
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelInvalid(f"the checkpoint lacks a tensor{more}", path, missing[0])
-
-
-def check_sizes(checkpoint: Checkpoint, path: str) -> None:
-    """Refuse a description that no model can have. Raises ModelInvalid."""
-    positive = {
-        "vocabulary size": checkpoint.vocab_size,
-        "hidden size": checkpoint.hidden_size,
-        "intermediate size": checkpoint.intermediate_size,
-        "number of layers": checkpoint.num_layers,
-        "number of heads": checkpoint.num_heads,
-        "number of KV heads": checkpoint.num_kv_heads,
-        "head size": checkpoint.head_dim,
-        "context length": checkpoint.max_positions,
-        "rope base": checkpoint.rope_theta,
-        "norm epsilon": checkpoint.rms_norm_eps,
-    }
-    for name, value in positive.items():
-        if not (np.isfinite(value) and value > 0):
-            raise ModelInvalid(f"the {name} is {value}", path)
-    if checkpoint.num_layers > _MAX_LAYERS:
-        raise ModelInvalid(f"the number of layers is {checkpoint.num_layers}", path)
-    if checkpoint.num_heads % checkpoint.num_kv_heads:
-        raise ModelInvalid(
-            f"{checkpoint.num_heads} heads cannot share {checkpoint.num_kv_heads} KV heads", path
-        )
-    if checkpoint.head_dim % 2:
-        raise ModelInvalid(
-            f"rotary embedding needs an even head size, not {checkpoint.head_dim}", path
-        )

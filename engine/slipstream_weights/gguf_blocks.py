@@ -30,17 +30,16 @@ def is_grouped(kind: GGMLQuantizationType) -> bool:
     return kind in _BLOCKS
 
 
-def unpack(raw: NDArray[np.uint8], kind: GGMLQuantizationType, rows: int) -> Grouped:
-    """One matrix from its bytes, in memory of its own; `is_grouped(kind)` must hold."""
-    blocks = raw.view(_BLOCKS[kind]).reshape(rows, -1)
+def unpack(raw: NDArray[np.uint8], kind: GGMLQuantizationType) -> Grouped:
+    """A matrix from the bytes of its rows [rows, bytes]; `is_grouped(kind)` must hold."""
+    blocks = raw.view(_BLOCKS[kind])
     scales = blocks["scale"].astype(np.float32)
     match kind:
         case GGMLQuantizationType.Q4_0:
             return _matrix(_nibbles(blocks["codes"]), scales, -8 * scales, 4)
         case GGMLQuantizationType.Q4_1:
-            return _matrix(
-                _nibbles(blocks["codes"]), scales, blocks["minimum"].astype(np.float32), 4
-            )
+            minimums = blocks["minimum"].astype(np.float32)
+            return _matrix(_nibbles(blocks["codes"]), scales, minimums, 4)
         case GGMLQuantizationType.Q8_0:
             # Signed bytes; flipping the sign bit adds 128.
             return _matrix(blocks["codes"] ^ np.uint8(0x80), scales, -128 * scales, 8)
@@ -52,8 +51,8 @@ def _unpack_q4_k(blocks: NDArray[np.void], scales: NDArray[np.float32]) -> Group
     # Bytes 0-3: scales of groups 0-3, bytes 4-7: their minimums, six bits each; bytes 8-11: the
     # low four bits of both of groups 4-7, whose high two sit on top of bytes 0-7.
     low, high, rest = (blocks["sixes"][:, :, index] for index in range(3))
-    scale = np.concatenate([low & 0x3F, rest & 0x0F | low >> 2 & 0x30], axis=-1)
-    minimum = np.concatenate([high & 0x3F, rest >> 4 | high >> 2 & 0x30], axis=-1)
+    scale = np.concatenate([low & 0x3F, (rest & 0x0F) | ((low >> 2) & 0x30)], axis=-1)
+    minimum = np.concatenate([high & 0x3F, (rest >> 4) | ((high >> 2) & 0x30)], axis=-1)
     return _matrix(
         _nibbles(blocks["codes"]),
         scales[..., None] * scale,

@@ -18,6 +18,14 @@ _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# GLM-4 has Llama 3's; Tekken is that of newer Mistral models.
+_TEKKEN_SPLIT = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# Their published tokenisers take a piece that is a token whole, whatever its merges are.
+_WHOLE_PIECES = ("llama-bpe", "tekken")
 _QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
 # Names of tokens that end a turn, besides the file's own end of sequence.
@@ -42,7 +50,15 @@ def build(fields: Mapping[str, Any], vocab_size: int, path: str) -> TextModel:
     if len(vocab) != len(tokens):
         raise ModelInvalid("the tokenizer holds a token twice", path)
     try:
-        tokenizer = Tokenizer(BPE(vocab=vocab, merges=merges, fuse_unk=False, byte_fallback=False))
+        tokenizer = Tokenizer(
+            BPE(
+                vocab=vocab,
+                merges=merges,
+                fuse_unk=False,
+                byte_fallback=False,
+                ignore_merges=fields.get("tokenizer.ggml.pre") in _WHOLE_PIECES,
+            )
+        )
     except Exception as error:  # tokenizers raises bare Exception
         raise ModelInvalid(f"the tokenizer cannot be built: {error}", path) from error
     _split(tokenizer, fields.get("tokenizer.ggml.pre"), path)
@@ -68,8 +84,9 @@ def build(fields: Mapping[str, Any], vocab_size: int, path: str) -> TextModel:
         )
     control = {t for t, k in zip(tokens, kinds, strict=True) if k == _CONTROL}
     ends = [vocab[name] for name in _END_NAMES if name in control]
-    if eos is not None:
-        ends.append(vocab[eos])
+    # End of sequence, of turn, of message: the last two are where GLM names its ends.
+    named = (eos, _named(fields, "eot", tokens, path), _named(fields, "eom", tokens, path))
+    ends.extend(vocab[name] for name in named if name is not None)
     template = fields.get("tokenizer.chat_template")
     return TextModel(
         tokenizer=tokenizer,
@@ -88,14 +105,17 @@ def _split(tokenizer: Tokenizer, name: object, path: str) -> None:
                 pre_tokenizers.Digits(individual_digits=True),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
             ]
-        case "llama-bpe":
+        case "llama-bpe" | "glm4" | "chatglm-bpe":
             parts = [pre_tokenizers.Split(Regex(_LLAMA3_SPLIT), "isolated"), by_bytes]
+        case "tekken":
+            parts = [pre_tokenizers.Split(Regex(_TEKKEN_SPLIT), "isolated"), by_bytes]
         case "qwen2":
             tokenizer.normalizer = normalizers.NFC()
             parts = [pre_tokenizers.Split(Regex(_QWEN2_SPLIT), "isolated"), by_bytes]
         case _:
             raise ModelInvalid(
-                f"pre-tokenizer {name!r} is not supported; supported: smollm, llama-bpe, qwen2",
+                f"pre-tokenizer {name!r} is not supported;"
+                " supported: smollm, llama-bpe, tekken, qwen2, glm4, chatglm-bpe",
                 path,
             )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
@@ -123,6 +143,6 @@ def _named(fields: Mapping[str, Any], name: str, tokens: list[str], path: str) -
     index = fields.get(f"tokenizer.ggml.{name}_token_id")
     if index is None:
         return None
-    if not isinstance(index, int) or index >= len(tokens):
+    if not isinstance(index, int) or not 0 <= index < len(tokens):
         raise ModelInvalid(f"the {name} token {index} is not in the vocabulary", path)
     return tokens[index]

@@ -1,6 +1,5 @@
 """A matrix of 4- or 8-bit codes with a scale and a minimum per group; knows no file format."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,12 +34,15 @@ class Grouped:
         values += self.minimums[..., None]
         return values.reshape(rows, cols)
 
-    def with_rows(self, reorder: Callable[[np.ndarray], np.ndarray]) -> "Grouped":
-        """The same matrix with its rows put in another order (or fewer of them)."""
+    def columns(self, start: int, stop: int) -> "Grouped":
+        """A view of some columns. Raises ValueError: they would cut a group."""
+        if start % self.group or stop % self.group:
+            raise ValueError(f"columns {start} to {stop} cut a group of {self.group}")
+        groups = slice(start // self.group, stop // self.group)
         return Grouped(
-            codes=reorder(self.codes),
-            scales=reorder(self.scales),
-            minimums=reorder(self.minimums),
+            codes=self.codes[:, start:stop],
+            scales=self.scales[:, groups],
+            minimums=self.minimums[:, groups],
             bits=self.bits,
             group=self.group,
         )

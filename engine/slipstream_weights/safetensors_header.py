@@ -1,4 +1,4 @@
-"""Tensors of safetensors files as float32 arrays; knows no model.
+"""Tensors of one safetensors file as float32 arrays; knows no model.
 
 The library's numpy reader has no bfloat16, which most published checkpoints use, and its torch
 reader would bring torch here. Format: the safetensors README.
@@ -8,6 +8,7 @@ import json
 import mmap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 
@@ -27,17 +28,20 @@ class StoredTensor:
     end: int
     data: mmap.mmap
 
-    def read(self) -> Array:
-        """The values as float32, in memory of their own."""
+    def read(self, rows: slice, cols: slice) -> Array:
+        """Some of the values as float32, in memory of their own.
+
+        Rows count through all dimensions but the last; a vector has no columns.
+        """
         kind = np.dtype(_DTYPES[self.dtype])
-        count = (self.end - self.start) // kind.itemsize
-        raw = np.frombuffer(self.data, kind, count, self.start)
-        if self.dtype == "BF16":
-            # bfloat16 is the upper half of a float32.
-            values = (raw.astype(np.uint32) << 16).view(np.float32)
-        else:
-            values = raw.astype(np.float32)
-        return values.reshape(self.shape)
+        raw = np.frombuffer(self.data, kind, (self.end - self.start) // kind.itemsize, self.start)
+        raw = raw[rows] if len(self.shape) == 1 else raw.reshape(-1, self.shape[-1])[rows, cols]
+        if self.dtype != "BF16":
+            return raw.astype(np.float32)
+        # bfloat16 is the upper half of a float32.
+        wide = raw.astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32)
 
 
 def read(path: Path) -> list[StoredTensor]:
@@ -51,15 +55,23 @@ def read(path: Path) -> list[StoredTensor]:
     if len(data) < 8 or size > min(len(data) - 8, _MAX_HEADER_BYTES):
         raise ModelInvalid("the safetensors file is cut short or damaged", str(path))
     try:
-        header = json.loads(data[8 : 8 + size])
-        entries = [
+        header = json.loads(data[8 : 8 + size], object_pairs_hook=_unique)
+        tensors = [
             _entry(name, value, 8 + size, data, str(path))
             for name, value in header.items()
             if name != "__metadata__"
         ]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelInvalid(f"the safetensors header is damaged: {error}", str(path)) from error
-    return entries
+    _check_places(tensors, 8 + size, len(data), str(path))
+    return tensors
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("a name stands there twice")
+    return document
 
 
 def _entry(
@@ -70,14 +82,29 @@ def _entry(
         raise ModelInvalid(
             f"dtype {dtype} is not supported; supported: {', '.join(_DTYPES)}", path, name
         )
-    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise ValueError(f"{name} has no shape or place")
-    start, end = int(offsets[0]) + base, int(offsets[1]) + base
+    start, end = offsets[0] + base, offsets[1] + base
+    if not start <= end <= len(data):
+        raise ModelInvalid("the file is cut short: the tensor's bytes are not there", path, name)
     count = 1
     for dimension in shape:
-        count *= int(dimension)
-    if not base <= start <= end <= len(data):
-        raise ModelInvalid("the file is cut short: the tensor's bytes are not there", path, name)
+        count *= dimension
     if end - start != count * np.dtype(_DTYPES[dtype]).itemsize:
         raise ModelInvalid("the tensor's bytes do not fit its shape", path, name)
-    return StoredTensor(name, tuple(int(d) for d in shape), dtype, start, end, data)
+    return StoredTensor(name, tuple(shape), dtype, start, end, data)
+
+
+def _are_sizes(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _check_places(tensors: list[StoredTensor], base: int, size: int, path: str) -> None:
+    """The format allows no byte that belongs to two tensors or to none. Raises ModelInvalid."""
+    end = base
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.end)):
+        if tensor.start != end:
+            raise ModelInvalid("the tensor's bytes do not follow the last one's", path, tensor.name)
+        end = tensor.end
+    if end != size:
+        raise ModelInvalid(f"{size - end} bytes at the end belong to no tensor", path)

@@ -9,7 +9,7 @@ from slipstream_weights.errors import ModelInvalid, ModelNotFound
 def open_checkpoint(path: Path) -> OpenCheckpoint:
     """A .gguf file or a Hugging Face folder. Raises ModelNotFound or ModelInvalid."""
     from slipstream_weights.gguf_checkpoint import GgufCheckpoint
-    from slipstream_weights.huggingface import HuggingFaceCheckpoint
+    from slipstream_weights.huggingface_folder import HuggingFaceCheckpoint
 
     try:
         is_there = path.exists()

@@ -50,7 +50,7 @@ def test_values_equal_those_of_the_gguf_package_bit_for_bit(
     kind: GGMLQuantizationType, rows: int, blocks: int, seed: int
 ) -> None:
     raw = _random_bytes(kind, rows, blocks, seed)
-    grouped = gguf_blocks.unpack(raw, kind, rows)
+    grouped = gguf_blocks.unpack(raw, kind)
     expected = quants.dequantize(raw, kind)
     found = grouped.dequantise()
     assert found.shape == expected.shape
@@ -63,7 +63,7 @@ def test_values_equal_those_of_the_gguf_package_bit_for_bit(
 def test_a_group_has_one_code_a_byte_and_one_scale_and_minimum(kind: GGMLQuantizationType) -> None:
     columns = 2 * GGML_QUANT_SIZES[GGMLQuantizationType.Q4_K][0]
     blocks = columns // GGML_QUANT_SIZES[kind][0]
-    grouped = gguf_blocks.unpack(_random_bytes(kind, 3, blocks, 0), kind, 3)
+    grouped = gguf_blocks.unpack(_random_bytes(kind, 3, blocks, 0), kind)
     assert grouped.bits == (8 if kind is GGMLQuantizationType.Q8_0 else 4)
     assert grouped.group == 32
     assert grouped.codes.shape == (3, columns)
