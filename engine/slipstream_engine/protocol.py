@@ -332,13 +332,10 @@ def _path(detail: ErrorDetails, document: Any) -> list[int | str]:
     """The path in the client's own document: pydantic puts names of union members between."""
     path: list[int | str] = []
     for part in detail["loc"]:
-        if isinstance(part, int) and isinstance(document, list):
+        is_index = isinstance(document, list) and isinstance(part, int)
+        if is_index or (isinstance(document, dict) and part in document):
             document = document[part]
-        elif isinstance(part, str) and isinstance(document, dict) and part in document:
-            document = document[part]
-        else:
-            continue
-        path.append(part)
+            path.append(part)
     if detail["type"] == "missing" and path[-1:] != [detail["loc"][-1]]:
         path.append(detail["loc"][-1])
     return path
