@@ -25,9 +25,36 @@ _CORPUS = (
 )
 
 
+# What only one architecture's config.json says. GLM: a dense layer, then experts in two groups.
+_OWN_FIELDS: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": None},
+    "qwen3_moe": {
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+    },
+    "glm4_moe": {
+        "attention_bias": True,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 32,
+        "n_group": 2,
+        "n_routed_experts": 8,
+        "n_shared_experts": 2,
+        "norm_topk_prob": True,
+        "num_experts_per_tok": 3,
+        "num_nextn_predict_layers": 0,
+        "partial_rotary_factor": 0.5,
+        "routed_scaling_factor": 1.5,
+        "topk_group": 1,
+        "use_qk_norm": True,
+    },
+}
+
+
 def config(architecture: str = "llama", **changes: Any) -> dict[str, Any]:
     """config.json of a model with grouped heads; `changes` replace or add fields."""
-    names = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+    names: dict[str, str] = {value: name for name, value in huggingface.ARCHITECTURES.items()}
     document = {
         "architectures": [names[architecture]],
         "model_type": architecture,
@@ -46,7 +73,7 @@ def config(architecture: str = "llama", **changes: Any) -> dict[str, Any]:
         "bos_token_id": 0,
         "eos_token_id": 1,
     }
-    return {**document, **changes}
+    return {**document, **_OWN_FIELDS.get(architecture, {}), **changes}
 
 
 def tokenizer() -> Tokenizer:

@@ -1,15 +1,16 @@
 """GGUF files for tests, written by the `gguf` package's own writer."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter
-from gguf.constants import GGMLQuantizationType
+from gguf.constants import ExpertGatingFuncType, GGMLQuantizationType
 from gguf.quants import quantize
 
 from slipstream_weights import huggingface
-from slipstream_weights.checkpoint import Array, expected_tensors
+from slipstream_weights.checkpoint import Array, expected_tensors, known_left_overs
 from tests.engine import tiny
 
 _NAMES = {
@@ -27,6 +28,24 @@ _NAMES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+    "eh_proj": "nextn.eh_proj",
+    "embed_tokens": "nextn.embed_tokens",
+    "enorm": "nextn.enorm",
+    "hnorm": "nextn.hnorm",
+    "shared_head.head": "nextn.shared_head_head",
+    "shared_head.norm": "nextn.shared_head_norm",
+}
+_ARCHITECTURES = {"mistral": "llama", "qwen3_moe": "qwen3moe", "glm4_moe": "glm4moe"}
+_EXPERT = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(\d+)\.(\w+)\.weight")
+_STACKS = {
+    "gate_proj": "ffn_gate_exps",
+    "up_proj": "ffn_up_exps",
+    "down_proj": "ffn_down_exps",
+    "gate_up_proj": "ffn_gate_up_exps",
 }
 
 
@@ -36,12 +55,48 @@ def values(document: dict[str, Any], seed: int = 0) -> dict[str, Array]:
     return {n: rng.normal(0, 0.1, shape).astype(np.float32) for n, shape in shapes.items()}
 
 
-def gguf_name(name: str) -> str:
-    body, _, kind = name.rpartition(".")
-    if body.startswith("model.layers."):
-        _, _, layer, part = body.split(".", 3)
-        return f"blk.{layer}.{_NAMES[part]}.{kind}"
-    return f"{_NAMES[body]}.{kind}"
+def left_overs(document: dict[str, Any]) -> dict[str, Array]:
+    """Values of the layers that predict tokens after the next one."""
+    shapes = known_left_overs(huggingface.describe(document, "config.json"))
+    return {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+
+
+def stacked(tensors: dict[str, Array], *, is_fused: bool = False) -> dict[str, Array]:
+    """Experts of a layer on top of each other, as transformers 5 and GGUF files keep them.
+
+    `is_fused`: gate and up in one stack.
+    """
+    plain: dict[str, Array] = {}
+    experts: dict[str, dict[int, Array]] = {}
+    for name, array in tensors.items():
+        match = _EXPERT.fullmatch(name)
+        if match is None:
+            plain[name] = array
+        else:
+            experts.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = array
+    stacks = {
+        name: np.stack([found[index] for index in sorted(found)]) for name, found in experts.items()
+    }
+    if is_fused:
+        for name in [name for name in stacks if name.endswith(".gate_proj")]:
+            body = name.removesuffix("gate_proj")
+            halves = [stacks.pop(name), stacks.pop(f"{body}up_proj")]
+            stacks[f"{body}gate_up_proj"] = np.concatenate(halves, axis=1)
+    return plain | stacks
+
+
+def gguf_name(name: str, architecture: str) -> str:
+    if not name.startswith("model.layers."):
+        body, _, kind = name.rpartition(".")
+        return f"{_NAMES[body]}.{kind}"
+    _, _, layer, part = name.split(".", 3)
+    if part == "mlp.gate.e_score_correction_bias":
+        return f"blk.{layer}.exp_probs_b.bias"
+    if part.startswith("mlp.experts."):
+        return f"blk.{layer}.{_STACKS[part.removeprefix('mlp.experts.')]}.weight"
+    body, _, kind = part.rpartition(".")
+    is_glm = architecture == "glm4_moe" and body == "post_attention_layernorm"
+    return f"blk.{layer}.{'post_attention_norm' if is_glm else _NAMES[body]}.{kind}"
 
 
 def write(
@@ -50,12 +105,15 @@ def write(
     tensors: dict[str, Array],
     *,
     kind: GGMLQuantizationType = GGMLQuantizationType.F32,
+    is_fused: bool = False,
     fields: dict[str, Any] | None = None,
 ) -> Path:
     """`tensors` under their Hugging Face names, Q and K of llama in the order GGUF keeps them."""
     architecture = document["model_type"]
-    writer = GGUFWriter(str(path), architecture)
-    writer.add_block_count(document["num_hidden_layers"])
+    name_in_file = _ARCHITECTURES.get(architecture, architecture)
+    writer = GGUFWriter(str(path), name_in_file)
+    num_mtp_layers = document.get("num_nextn_predict_layers", 0)
+    writer.add_block_count(document["num_hidden_layers"] + num_mtp_layers)
     writer.add_context_length(document["max_position_embeddings"])
     writer.add_embedding_length(document["hidden_size"])
     writer.add_feed_forward_length(document["intermediate_size"])
@@ -64,23 +122,47 @@ def write(
     writer.add_key_length(document["head_dim"])
     writer.add_rope_freq_base(document["rope_theta"])
     writer.add_layer_norm_rms_eps(document["rms_norm_eps"])
+    _add_experts(writer, document)
     _add_tokenizer(writer, fields or {})
-    for name, array in tensors.items():
-        if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
+    for name, array in stacked(tensors, is_fused=is_fused).items():
+        if name_in_file == "llama" and (".q_proj." in name or ".k_proj." in name):
             is_query = ".q_proj." in name
             heads = document["num_attention_heads" if is_query else "num_key_value_heads"]
             # What llama.cpp's converter does: the two halves of each head become pairs.
             halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
             array = halves.swapaxes(1, 2).reshape(array.shape)
+        stored = gguf_name(name, architecture)
         if array.ndim == 1 or kind is GGMLQuantizationType.F32:
-            writer.add_tensor(gguf_name(name), np.ascontiguousarray(array))
+            writer.add_tensor(stored, np.ascontiguousarray(array))
         else:
-            writer.add_tensor(gguf_name(name), quantize(array, kind), raw_dtype=kind)
+            writer.add_tensor(stored, quantize(array, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_experts(writer: GGUFWriter, document: dict[str, Any]) -> None:
+    """What llama.cpp's converter writes of a mixture of experts."""
+    if "moe_intermediate_size" not in document:
+        return
+    writer.add_expert_feed_forward_length(document["moe_intermediate_size"])
+    writer.add_expert_used_count(document["num_experts_per_tok"])
+    if document["model_type"] == "qwen3_moe":
+        writer.add_expert_count(document["num_experts"])
+        return
+    writer.add_expert_count(document["n_routed_experts"])
+    writer.add_expert_shared_count(document["n_shared_experts"])
+    writer.add_expert_group_count(document["n_group"])
+    writer.add_expert_group_used_count(document["topk_group"])
+    writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_weights_scale(document["routed_scaling_factor"])
+    writer.add_expert_weights_norm(document["norm_topk_prob"])
+    writer.add_leading_dense_block_count(document["first_k_dense_replace"])
+    writer.add_nextn_predict_layers(document["num_nextn_predict_layers"])
+    turned = int(document["head_dim"] * document["partial_rotary_factor"])
+    writer.add_rope_dimension_count(turned)
 
 
 def _add_tokenizer(writer: GGUFWriter, fields: dict[str, Any]) -> None:
@@ -100,4 +182,8 @@ def _add_tokenizer(writer: GGUFWriter, fields: dict[str, Any]) -> None:
     writer.add_eos_token_id(fields.get("eos", 1))
     writer.add_bos_token_id(0)
     writer.add_add_bos_token(fields.get("add_bos", False))
+    if "eot" in fields:
+        writer.add_eot_token_id(fields["eot"])
+    if "eom" in fields:
+        writer.add_eom_token_id(fields["eom"])
     writer.add_chat_template(tiny.CHAT_TEMPLATE)

@@ -16,8 +16,10 @@ from slipstream_weights.errors import ModelInvalid, ModelNotFound
 from tests.engine import tiny
 from tests.weights import gguf_files
 
+_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe")
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+
+@pytest.mark.parametrize("architecture", _ARCHITECTURES)
 @pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
 def test_a_file_gives_back_the_tensors_that_were_written(
     tmp_path: Path, architecture: str, is_tied: bool
@@ -33,7 +35,8 @@ def test_a_file_gives_back_the_tensors_that_were_written(
 
 
 def test_a_file_and_a_folder_of_one_model_have_one_description(tmp_path: Path) -> None:
-    for architecture in ("llama", "qwen2", "qwen3"):
+    # Mistral's files say that they are Llama's.
+    for architecture in (name for name in _ARCHITECTURES if name != "mistral"):
         document = tiny.config(architecture, rms_norm_eps=0.5)
         path = gguf_files.write(
             tmp_path / f"{architecture}.gguf", document, gguf_files.values(document)
@@ -88,7 +91,14 @@ def test_the_beginning_token_is_put_before_text_where_the_file_says_so(tmp_path:
         assert tokenizer.encode("hello", add_special_tokens=False).ids[0] != 0
 
 
-_DIGITS = {"smollm": ["1", "2", "3", "4"], "llama-bpe": ["123", "4"], "qwen2": ["1", "2", "3", "4"]}
+_DIGITS = {
+    "smollm": ["1", "2", "3", "4"],
+    "llama-bpe": ["123", "4"],
+    "glm4": ["123", "4"],
+    "chatglm-bpe": ["123", "4"],
+    "tekken": ["1", "2", "3", "4"],
+    "qwen2": ["1", "2", "3", "4"],
+}
 
 
 @pytest.mark.parametrize(("name", "parts"), _DIGITS.items(), ids=_DIGITS)
