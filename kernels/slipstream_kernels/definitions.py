@@ -53,7 +53,7 @@ def _linear(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
 def _rope(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
     tokens, size = shape["tokens"], shape["head_dim"]
     angles = torch.rand(tokens, size // 2, generator=g) * 100
-    x = _normal(g, torch.float32, tokens, shape["heads"], size)
+    x = _normal(g, dtype, tokens, shape["heads"], size)
     return x, torch.polar(torch.ones_like(angles), angles)
 
 

@@ -83,13 +83,16 @@ def packed_product(x: Tensor, weight: Packed) -> Tensor:
 
 
 def rope_(x: Tensor, turns: Tensor) -> None:
-    """Rotary embedding in place: x ([tokens, heads, rotary_dim], float32) in adjacent pairs.
+    """Rotary embedding in place: x ([tokens, heads, rotary_dim]) in adjacent pairs.
 
     turns: [tokens, rotary_dim / 2], complex64: how far each pair is turned. One complex product
-    instead of the six operations that rotated halves take.
+    instead of the six operations that rotated halves take. Computed in float32.
     """
-    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    wide = x.float()
+    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
     pairs.mul_(turns.unsqueeze(1))
+    if wide is not x:
+        x.copy_(wide)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:

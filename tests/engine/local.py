@@ -1,40 +1,73 @@
 """The engine's parts put together in this process, and the naive loop they must equal."""
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
-from slipstream_engine import sampler
+from slipstream_engine import ranks, sampler
+from slipstream_engine.batch import Batch, Draw, Sampled
+from slipstream_engine.group import Alone, Group, PeerLostError
 from slipstream_engine.kvpool import KvPool
+from slipstream_engine.layers import Builder
 from slipstream_engine.model import Decoder, ModelInput
+from slipstream_engine.ranks import LeadingRunner
 from slipstream_engine.request import FinishReason, Request, SamplingParams
-from slipstream_engine.scheduler import Batch, Limits, Scheduler
+from slipstream_engine.runner import Runner
+from slipstream_engine.scheduler import Limits, Scheduler
+from slipstream_engine.split import Split
+from slipstream_kernels import dispatch
 from slipstream_kernels.reference import Span
 from slipstream_kvstore.layout import PageLayout, PoolLayout
 from slipstream_weights import source
 from slipstream_weights.checkpoint import Checkpoint
 
+CPU = torch.device("cpu")
+GREEDY = SamplingParams(temperature=0.0)
+Answers = dict[tuple[str, int], list[int]]
 
-def layout(checkpoint: Checkpoint, page_tokens: int) -> PageLayout:
-    shape = (checkpoint.num_layers, checkpoint.num_kv_heads, checkpoint.head_dim)
+
+def layout(checkpoint: Checkpoint, page_tokens: int, split: Split | None = None) -> PageLayout:
+    """Two pools: keys and values of the rank's layers and heads."""
+    split = split or Split()
+    shape = (
+        len(split.layers(checkpoint.num_layers)),
+        checkpoint.num_kv_heads // split.tensor,
+        checkpoint.head_dim,
+    )
     return PageLayout(
         page_tokens, (PoolLayout("k", "float32", shape), PoolLayout("v", "float32", shape))
     )
 
 
-def decoder(path: Path) -> Decoder:
+def decoder(
+    path: Path,
+    *,
+    is_packed: bool = False,
+    dtype: torch.dtype = torch.float32,
+    split: Split | None = None,
+    group: Group | None = None,
+) -> Decoder:
+    split = split or Split()
     opened = source.open_checkpoint(path)
-    return Decoder(opened.checkpoint, opened.tensors(), torch.float32)
+    tensors = opened.packed_tensors() if is_packed else opened.tensors()
+    weights = Builder(opened.checkpoint, split, dtype, CPU).build(tensors)
+    kernels = dispatch.for_device(CPU)
+    return Decoder(opened.checkpoint, weights, split, group or Alone(), kernels, dtype, CPU)
 
 
-def pool(model: Decoder, page_tokens: int, num_pages: int) -> KvPool:
-    made = KvPool(layout(model.checkpoint, page_tokens), num_pages, torch.device("cpu"))
+def pool(
+    model: Decoder, page_tokens: int, num_pages: int, split: Split | None = None
+) -> KvPool:
+    made = KvPool(layout(model.checkpoint, page_tokens, split), num_pages, CPU)
     # A page that nobody wrote must never be read: poison makes it seen.
-    for name in ("k", "v"):
-        for index in range(model.checkpoint.num_layers):
-            made.layer(name, index).fill_(float("nan"))
+    for pool_layout in made.layout.pools:
+        for index in range(pool_layout.token_shape[0]):
+            made.layer(pool_layout.name, index).fill_(float("nan"))
     return made
 
 
@@ -42,60 +75,90 @@ def request(
     id_: str,
     prompt: Sequence[int],
     max_tokens: int,
-    sampling: SamplingParams | None = None,
+    sampling: SamplingParams = GREEDY,
     end_tokens: Iterable[int] = (),
+    num_samples: int = 1,
+    priority: int = 0,
 ) -> Request:
-    greedy = SamplingParams(temperature=0.0)
-    return Request(id_, tuple(prompt), max_tokens, sampling or greedy, frozenset(end_tokens))
+    return Request(
+        id_,
+        tuple(prompt),
+        max_tokens,
+        sampling,
+        frozenset(end_tokens),
+        num_samples=num_samples,
+        priority=priority,
+    )
 
 
 class Runs(Protocol):
-    """What runs a batch: the real runner, or the one for tests of the scheduler."""
-
-    def run(self, batch: Batch) -> list[int]: ...
+    def run(self, batch: Batch) -> list[Sampled] | None: ...
 
 
 def drive(
-    scheduler: Scheduler, runner: Runs, arrivals: Sequence[tuple[int, Request]]
-) -> dict[str, list[int]]:
-    """Submit each request at its step and run until all have finished."""
-    answers: dict[str, list[int]] = {one.id: [] for _, one in arrivals}
+    scheduler: Scheduler,
+    runner: Runs,
+    arrivals: Sequence[tuple[int, Request]],
+    disturb: Callable[[int], None] = lambda step: None,
+) -> Answers:
+    """Submit each request at its step and run until all have finished; check every step.
+
+    `disturb` is called before each step with its number.
+    """
+    answers: Answers = {(one.id, i): [] for _, one in arrivals for i in range(one.num_samples)}
     pending = sorted(arrivals, key=lambda arrival: arrival[0])
     step = 0
     unfinished = set(answers)
     while unfinished:
         while pending and pending[0][0] <= step:
             scheduler.submit(pending.pop(0)[1])
+        disturb(step)
         step += 1
         batch = scheduler.schedule()
         if batch is None:
             continue
-        for progress in scheduler.commit(batch, runner.run(batch)):
-            answers[progress.request_id].append(progress.token)
+        for progress in scheduler.commit(batch, runner.run(batch) or []):
+            answers[progress.request_id, progress.sample].append(progress.sampled.token)
             if progress.finish is not None:
-                unfinished.remove(progress.request_id)
+                unfinished.remove((progress.request_id, progress.sample))
+        scheduler.check()
     return answers
 
 
 def limits(
-    max_context: int, *, running: int = 8, tokens: int = 512, page_tokens: int = 16
+    max_context: int,
+    *,
+    running: int = 8,
+    tokens: int = 512,
+    page_tokens: int = 16,
+    prefix_cache: bool = True,
 ) -> Limits:
     return Limits(
         max_running_sequences=running,
         max_batch_tokens=tokens,
         page_tokens=page_tokens,
         max_context=max_context,
+        prefix_cache=prefix_cache,
     )
 
 
-def naive(model: Decoder, one: Request, max_context: int) -> tuple[list[int], FinishReason]:
+def naive(
+    model: Decoder, one: Request, max_context: int, sample: int = 0
+) -> tuple[list[int], FinishReason]:
     """No cache, no batch, no pages shared: the whole sequence again for every token."""
     tokens = list(one.prompt)
     answer: list[int] = []
     while True:
-        token = sampler.sample(
-            last_logits(model, tokens).unsqueeze(0), [one.sampling], [len(tokens)]
-        )[0]
+        draw = Draw(
+            row=0,
+            position=len(tokens),
+            sample=sample,
+            sampling=one.sampling,
+            history=tuple(tokens) if one.sampling.needs_history else (),
+            num_prompt_tokens=len(one.prompt),
+        )
+        drawn = sampler.sample(last_logits(model, tokens).unsqueeze(0), [0], [draw])
+        token = drawn[0].token
         answer.append(token)
         tokens.append(token)
         if token in one.end_tokens:
@@ -104,45 +167,140 @@ def naive(model: Decoder, one: Request, max_context: int) -> tuple[list[int], Fi
             return answer, FinishReason.LENGTH
 
 
-def last_logits(model: Decoder, tokens: Sequence[int]) -> torch.Tensor:
+def last_logits(model: Decoder, tokens: Sequence[int]) -> Tensor:
     """Logits after the last token: [vocabulary]."""
     count = len(tokens)
-    slots = torch.arange(count)
+    return all_logits(model, tokens, [count - 1])[0]
+
+
+def all_logits(model: Decoder, tokens: Sequence[int], rows: Sequence[int]) -> Tensor:
+    """Logits after some of the tokens: [rows, vocabulary]."""
+    count = len(tokens)
     batch = ModelInput(
         tokens=torch.tensor(tokens),
         positions=torch.arange(count),
-        slots=slots,
-        spans=[Span(0, count, count, slots)],
-        last_rows=torch.tensor([count - 1]),
+        slots=torch.arange(count),
+        rows=torch.tensor(rows),
+        reach=[Span(0, count, ((0, count),))],
     )
-    return model.forward(batch, pool(model, count, 1))[0]
+    logits = model.forward(batch, pool(model, count, 1))
+    assert logits is not None
+    return logits
 
 
-class RecordingRunner:
-    """A runner for tests of the scheduler alone: the next token follows from the tokens so far.
+class ThreadGroup:
+    """Ranks as threads: stands for torch.distributed, with the same sums in the same order."""
 
-    Stands for the model; like one, it sees only what the batch brings and what it stored before.
-    """
+    def __init__(self, split: Split, shared: "Shared") -> None:
+        self._split = split
+        self._shared = shared
 
-    def __init__(self, page_tokens: int) -> None:
-        self._page_tokens = page_tokens
-        self._stored: dict[tuple[int, int], int] = {}
+    def sum_(self, x: Tensor) -> Tensor:
+        parts = self._exchange("sum", x.clone())
+        return x.copy_(torch.stack(parts).sum(0))
 
-    def run(self, batch: Batch) -> list[int]:
-        sampled = []
-        for chunk in batch.chunks:
-            for offset, token in enumerate(chunk.tokens):
-                page, row = divmod(chunk.start + offset, self._page_tokens)
-                self._stored[chunk.pages[page], row] = token
-            if chunk.sampling is not None:
-                end = chunk.start + len(chunk.tokens)
-                places = (divmod(position, self._page_tokens) for position in range(end))
-                sampled.append(next_token([self._stored[chunk.pages[p], r] for p, r in places]))
-        return sampled
+    def gather(self, x: Tensor) -> Tensor:
+        return torch.cat(self._exchange("gather", x), dim=-1)
+
+    def receive_hidden(self, num_tokens: int, hidden_size: int, dtype: torch.dtype) -> Tensor:
+        hidden = self._shared.take(("hidden", self._split.rank))
+        assert isinstance(hidden, Tensor)
+        assert hidden.shape == (num_tokens, hidden_size)
+        assert hidden.dtype is dtype
+        return hidden
+
+    def send_hidden(self, x: Tensor) -> None:
+        self._shared.put(("hidden", self._split.rank + self._split.tensor), x.clone())
+
+    def broadcast(self, content: bytes | None, source: int) -> bytes:
+        if self._split.rank != source:
+            told = self._shared.take(("bytes", self._split.rank))
+            assert isinstance(told, bytes)
+            return told
+        assert content is not None
+        for rank in range(self._split.num_ranks):
+            if rank != source:
+                self._shared.put(("bytes", rank), content)
+        return content
+
+    def _exchange(self, kind: str, x: Tensor) -> list[Tensor]:
+        size, own, stage = self._split.tensor, self._split.tensor_rank, self._split.stage
+        for other in range(size):
+            self._shared.put((kind, stage, own, other), x)
+        parts = [self._shared.take((kind, stage, other, own)) for other in range(size)]
+        return [part for part in parts if isinstance(part, Tensor)]
 
 
-def next_token(tokens: Iterable[int]) -> int:
-    value = 17
-    for token in tokens:
-        value = (value * 31 + token) % 997
-    return value
+class Shared:
+    """Mailboxes between the threads; a thread that fails ends them all."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[object, list[object]] = {}
+        self._changed = threading.Condition()
+        self._is_broken = False
+
+    def put(self, box: object, item: object) -> None:
+        with self._changed:
+            self._boxes.setdefault(box, []).append(item)
+            self._changed.notify_all()
+
+    def take(self, box: object) -> object:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_broken or self._boxes.get(box), timeout=60)
+            if self._is_broken or not self._boxes.get(box):
+                raise PeerLostError("a thread failed")
+            return self._boxes[box].pop(0)
+
+    def fail(self) -> None:
+        with self._changed:
+            self._is_broken = True
+            self._changed.notify_all()
+
+
+class Ranks:
+    """All ranks of one replica over the same weights, in threads of this process."""
+
+    def __init__(self, path: Path, tensor: int, pipeline: int) -> None:
+        self._shared = Shared()
+        self._splits = [Split(tensor, pipeline, rank) for rank in range(tensor * pipeline)]
+        self._groups = [ThreadGroup(split, self._shared) for split in self._splits]
+        self._models = [
+            decoder(path, split=split, group=group)
+            for split, group in zip(self._splits, self._groups, strict=True)
+        ]
+
+    @contextmanager
+    def runner(self, page_tokens: int, num_pages: int) -> Iterator[LeadingRunner]:
+        """A runner over fresh pools; the threads end with it."""
+        runners = [
+            Runner(
+                model,
+                pool(model, page_tokens, num_pages, split),
+                is_drawing=split.tensor_rank == 0,
+            )
+            for model, split in zip(self._models, self._splits, strict=True)
+        ]
+        threads = [
+            threading.Thread(target=self._follow, args=(runner, rank))
+            for rank, runner in enumerate(runners)
+            if rank > 0
+        ]
+        for thread in threads:
+            thread.start()
+        leading = LeadingRunner(runners[0], self._groups[0], self._splits[0])
+        try:
+            yield leading
+            leading.end()
+        except BaseException:
+            self._shared.fail()
+            raise
+        finally:
+            for thread in threads:
+                thread.join(timeout=60)
+
+    def _follow(self, runner: Runner, rank: int) -> None:
+        try:
+            ranks.follow(runner, self._groups[rank], self._splits[rank])
+        except BaseException:
+            self._shared.fail()
+            raise
