@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter
-from gguf.constants import ExpertGatingFuncType, GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES, ExpertGatingFuncType, GGMLQuantizationType
 from gguf.quants import quantize
 
 from slipstream_weights import huggingface
@@ -39,6 +39,7 @@ _NAMES = {
     "shared_head.head": "nextn.shared_head_head",
     "shared_head.norm": "nextn.shared_head_norm",
 }
+_WITH_MINIMUM = (GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q4_K)
 _ARCHITECTURES = {"mistral": "llama", "qwen3_moe": "qwen3moe", "glm4_moe": "glm4moe"}
 _EXPERT = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(\d+)\.(\w+)\.weight")
 _STACKS = {
@@ -135,12 +136,33 @@ def write(
         if array.ndim == 1 or kind is GGMLQuantizationType.F32:
             writer.add_tensor(stored, np.ascontiguousarray(array))
         else:
-            writer.add_tensor(stored, quantize(array, kind), raw_dtype=kind)
+            writer.add_tensor(stored, _quantised(array, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def random_blocks(kind: GGMLQuantizationType, shape: tuple[int, ...], seed: int) -> Array:
+    """Rows of blocks of any bytes, [..., bytes], whose scales and minimums are finite numbers."""
+    rng = np.random.default_rng(seed)
+    block, size = GGML_QUANT_SIZES[kind]
+    raw = rng.integers(0, 256, (*shape[:-1], shape[-1] // block, size), np.uint8)
+    for place in (0, 2) if kind in _WITH_MINIMUM else (0,):
+        # Every finite half-precision number: normal and not, both signs, both zeros.
+        bits = rng.integers(0, 0x7C00, raw.shape[:-1], np.uint16)
+        bits |= rng.integers(0, 2, raw.shape[:-1], np.uint16) << 15
+        raw[..., place : place + 2] = bits[..., None].view(np.uint8)
+    return raw.reshape(*shape[:-1], -1)
+
+
+def _quantised(array: Array, kind: GGMLQuantizationType) -> Array:
+    if kind is GGMLQuantizationType.Q4_K:
+        # The library can read these and cannot make them.
+        return random_blocks(kind, array.shape, 0)
+    values: Array = quantize(array, kind)
+    return values
 
 
 def _add_experts(writer: GGUFWriter, document: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_weights import gguf_blocks, source
-from slipstream_weights.checkpoint import Array
 from slipstream_weights.errors import ModelInvalid
 from slipstream_weights.grouped import Grouped
 from tests.engine import tiny
@@ -22,26 +21,6 @@ _KINDS = (
     GGMLQuantizationType.Q8_0,
     GGMLQuantizationType.Q4_K,
 )
-# Where the 16-bit scale and minimum of a block lie, in bytes.
-_HALVES = {
-    GGMLQuantizationType.Q4_0: (0,),
-    GGMLQuantizationType.Q4_1: (0, 2),
-    GGMLQuantizationType.Q8_0: (0,),
-    GGMLQuantizationType.Q4_K: (0, 2),
-}
-
-
-def _random_bytes(kind: GGMLQuantizationType, rows: int, blocks: int, seed: int) -> Array:
-    """Any bytes are a block, but scales that are no number are refused elsewhere."""
-    rng = np.random.default_rng(seed)
-    _, size = GGML_QUANT_SIZES[kind]
-    raw = rng.integers(0, 256, (rows, blocks, size), np.uint8)
-    for place in _HALVES[kind]:
-        # Every finite half-precision number: normal and not, both signs, both zeros.
-        bits = rng.integers(0, 0x7C00, (rows, blocks), np.uint16)
-        bits |= rng.integers(0, 2, (rows, blocks), np.uint16) << 15
-        raw[:, :, place : place + 2] = bits[..., None].view(np.uint8)
-    return raw.reshape(rows, -1)
 
 
 @pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.name)
@@ -49,7 +28,7 @@ def _random_bytes(kind: GGMLQuantizationType, rows: int, blocks: int, seed: int)
 def test_values_equal_those_of_the_gguf_package_bit_for_bit(
     kind: GGMLQuantizationType, rows: int, blocks: int, seed: int
 ) -> None:
-    raw = _random_bytes(kind, rows, blocks, seed)
+    raw = gguf_files.random_blocks(kind, (rows, blocks * GGML_QUANT_SIZES[kind][0]), seed)
     grouped = gguf_blocks.unpack(raw, kind)
     expected = quants.dequantize(raw, kind)
     found = grouped.dequantise()
@@ -62,8 +41,7 @@ def test_values_equal_those_of_the_gguf_package_bit_for_bit(
 @pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.name)
 def test_a_group_has_one_code_a_byte_and_one_scale_and_minimum(kind: GGMLQuantizationType) -> None:
     columns = 2 * GGML_QUANT_SIZES[GGMLQuantizationType.Q4_K][0]
-    blocks = columns // GGML_QUANT_SIZES[kind][0]
-    grouped = gguf_blocks.unpack(_random_bytes(kind, 3, blocks, 0), kind)
+    grouped = gguf_blocks.unpack(gguf_files.random_blocks(kind, (3, columns), 0), kind)
     assert grouped.bits == (8 if kind is GGMLQuantizationType.Q8_0 else 4)
     assert grouped.group == 32
     assert grouped.codes.shape == (3, columns)
@@ -127,3 +105,12 @@ def test_a_scale_that_is_no_number_is_refused_by_name(
         list(source.open_checkpoint(path).packed_tensors())
     assert caught.value.tensor == "blk.1.ffn_up.weight"
     assert caught.value.path == str(path)
+
+
+def test_columns_are_cut_between_groups_only() -> None:
+    kind = GGMLQuantizationType.Q4_1
+    grouped = gguf_blocks.unpack(gguf_files.random_blocks(kind, (4, 128), 0), kind)
+    assert np.array_equal(grouped.columns(32, 96).dequantise(), grouped.dequantise()[:, 32:96])
+    for start, stop in ((16, 64), (32, 65)):
+        with pytest.raises(ValueError, match="cut a group of 32"):
+            grouped.columns(start, stop)

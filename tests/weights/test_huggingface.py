@@ -122,19 +122,13 @@ def _integers(folder: Path) -> None:
     _save(folder, {**tensors, _NAME: tensors[_NAME].astype(np.int32)})
 
 
-def _escaping_index(folder: Path) -> None:
-    index = {"weight_map": {_NAME: "../model.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
-def _index_without_file(folder: Path) -> None:
-    index = {"weight_map": {_NAME: "part-2.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
-def _index_with_foreign_tensor(folder: Path) -> None:
-    index = {"weight_map": {"other": "model.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+def _eight_bits(folder: Path) -> None:
+    """The header of a file whose first tensor is in FP8, as some publish their weights."""
+    header = {"a": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}
+    content = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(
+        len(content).to_bytes(8, "little") + content + b"\0" * 4
+    )
 
 
 _DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -152,9 +146,7 @@ _DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 12),
         "cut short",
     ),
-    "an index that leaves the folder": (_escaping_index, "outside its folder"),
-    "an index that names no file": (_index_without_file, "which is not there"),
-    "an index that names a tensor of no file": (_index_with_foreign_tensor, "is in no file"),
+    "eight-bit floats": (_eight_bits, "dtype F8_E4M3 is not supported"),
     "another architecture": (
         lambda f: _config(f, architectures=["BertModel"]),
         "'BertModel' is not supported",
