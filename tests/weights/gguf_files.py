@@ -6,7 +6,12 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter
-from gguf.constants import GGML_QUANT_SIZES, ExpertGatingFuncType, GGMLQuantizationType
+from gguf.constants import (
+    GGML_QUANT_SIZES,
+    ExpertGatingFuncType,
+    GGMLQuantizationType,
+    GGUFValueType,
+)
 from gguf.quants import quantize
 
 from slipstream_weights import huggingface
@@ -17,6 +22,7 @@ _NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
+    "rope_freqs": "rope_freqs",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
     "self_attn.q_proj": "attn_q",
@@ -38,6 +44,12 @@ _NAMES = {
     "hnorm": "nextn.hnorm",
     "shared_head.head": "nextn.shared_head_head",
     "shared_head.norm": "nextn.shared_head_norm",
+}
+_FIELD_TYPES = {
+    bool: GGUFValueType.BOOL,
+    int: GGUFValueType.UINT32,
+    float: GGUFValueType.FLOAT32,
+    str: GGUFValueType.STRING,
 }
 _WITH_MINIMUM = (GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q4_K)
 _ARCHITECTURES = {"mistral": "llama", "qwen3_moe": "qwen3moe", "glm4_moe": "glm4moe"}
@@ -108,8 +120,12 @@ def write(
     kind: GGMLQuantizationType = GGMLQuantizationType.F32,
     is_fused: bool = False,
     fields: dict[str, Any] | None = None,
+    more: dict[str, bool | int | float | str] | None = None,
 ) -> Path:
-    """`tensors` under their Hugging Face names, Q and K of llama in the order GGUF keeps them."""
+    """`tensors` under their Hugging Face names, Q and K of llama in the order GGUF keeps them.
+
+    `fields` replace those of the tokeniser, `more` are further ones of the architecture.
+    """
     architecture = document["model_type"]
     name_in_file = _ARCHITECTURES.get(architecture, architecture)
     writer = GGUFWriter(str(path), name_in_file)
@@ -124,6 +140,8 @@ def write(
     writer.add_rope_freq_base(document["rope_theta"])
     writer.add_layer_norm_rms_eps(document["rms_norm_eps"])
     _add_experts(writer, document)
+    for field, value in (more or {}).items():
+        writer.add_key_value(f"{name_in_file}.{field}", value, _FIELD_TYPES[type(value)])
     _add_tokenizer(writer, fields or {})
     for name, array in stacked(tensors, is_fused=is_fused).items():
         if name_in_file == "llama" and (".q_proj." in name or ".k_proj." in name):

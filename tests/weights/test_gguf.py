@@ -1,6 +1,7 @@
 """GGUF files: the same numbers as the folder they came from, and clear refusals of the rest."""
 
 import contextlib
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream_weights import source
+from slipstream_weights.checkpoint import Checkpoint, RopeFactors
 from slipstream_weights.errors import ModelInvalid, ModelNotFound
 from tests.engine import tiny
 from tests.weights import gguf_files
@@ -121,6 +123,7 @@ _REFUSED_TEXT: dict[str, tuple[dict[str, Any], str]] = {
     "a merge of one token": ({"merges": ["abc"]}, "not a merge"),
     "a merge of unknown tokens": ({"merges": ["zz yy"]}, "cannot be built"),
     "an end token outside": ({"eos": 5000}, "not in the vocabulary"),
+    "an end of turn outside": ({"eot": 5000}, "the eot token 5000 is not in the vocabulary"),
 }
 
 
@@ -134,6 +137,105 @@ def test_an_unusable_tokeniser_is_refused_by_name(
     )
     with pytest.raises(ModelInvalid, match=message):
         source.open_checkpoint(path).text_model()
+
+
+def test_ends_of_turns_and_messages_end_an_answer(tmp_path: Path) -> None:
+    document = tiny.config()
+    tensors = gguf_files.values(document)
+    fields = {"eos": 1, "eot": 7, "eom": 9}
+    path = gguf_files.write(tmp_path / "m.gguf", document, tensors, fields=fields)
+    assert source.open_checkpoint(path).text_model().end_tokens == {0, 1, 7, 9}
+
+
+@pytest.mark.parametrize(("pre", "is_whole"), [("llama-bpe", True), ("qwen2", False)])
+def test_a_piece_that_is_a_token_is_taken_whole_where_the_family_does_so(
+    tmp_path: Path, pre: str, is_whole: bool
+) -> None:
+    document = tiny.config()
+    tensors = gguf_files.values(document)
+    # A file with only one merge: no other token is ever put together.
+    first = json.loads(tiny.tokenizer().to_str())["model"]["merges"][0]
+    fields = {"pre": pre, "merges": [" ".join(first)]}
+    path = gguf_files.write(tmp_path / "m.gguf", document, tensors, fields=fields)
+    tokenizer = source.open_checkpoint(path).text_model().tokenizer
+    words = [token for token in tokenizer.get_vocab() if token.isascii() and token.isalpha()]
+    longest = max(words, key=len)
+    assert len(longest) > 2
+    assert (len(tokenizer.encode(longest, add_special_tokens=False).ids) == 1) == is_whole
+
+
+def _described(path: Path, more: dict[str, bool | int | float | str]) -> Checkpoint:
+    document = tiny.config("qwen3_moe")
+    gguf_files.write(path, document, gguf_files.values(document), more=more)
+    return source.open_checkpoint(path).checkpoint
+
+
+def test_fields_of_experts_that_the_converter_leaves_out_are_understood(tmp_path: Path) -> None:
+    plain = _described(tmp_path / "plain.gguf", {}).experts
+    said = _described(
+        tmp_path / "said.gguf",
+        {
+            "expert_gating_func": 2,
+            "expert_weights_norm": False,
+            "expert_weights_scale": 2.5,
+            "expert_group_count": 3,
+            "expert_group_used_count": 2,
+        },
+    ).experts
+    assert plain is not None
+    assert said is not None
+    assert (plain.scoring, plain.has_normalised_weights) == ("softmax", True)
+    assert (plain.routed_scale, plain.num_groups, plain.num_active_groups) == (1.0, 1, 1)
+    assert (said.scoring, said.has_normalised_weights) == ("sigmoid", False)
+    assert (said.routed_scale, said.num_groups, said.num_active_groups) == (2.5, 3, 2)
+    assert not said.has_correction_bias
+
+
+_WRONG_FIELDS: dict[str, tuple[dict[str, bool | int | float | str], str]] = {
+    "another gating": ({"expert_gating_func": 3}, "expert gating function 3 is not supported"),
+    "a flag as number": ({"expert_weights_norm": 1}, "expert_weights_norm is 1"),
+    "a count as text": ({"expert_group_count": "2"}, "expert_group_count is '2'"),
+    "more later layers than layers": ({"nextn_predict_layers": 3}, "number of layers is -1"),
+    "a part of a head turned": ({"rope.dimension_count": 8}, "over 8 of 16 dimensions"),
+    "a stretch of positions": ({"rope.scaling.type": "yarn"}, "rope scaling 'yarn'"),
+}
+
+
+@pytest.mark.parametrize(("more", "message"), _WRONG_FIELDS.values(), ids=_WRONG_FIELDS)
+def test_a_field_that_is_not_understood_is_refused(
+    tmp_path: Path, more: dict[str, bool | int | float | str], message: str
+) -> None:
+    with pytest.raises(ModelInvalid, match=message) as caught:
+        _described(tmp_path / "m.gguf", more)
+    assert caught.value.path == str(tmp_path / "m.gguf")
+
+
+def test_a_context_ends_with_the_window(tmp_path: Path) -> None:
+    assert _described(tmp_path / "a.gguf", {"attention.sliding_window": 64}).max_positions == 64
+    assert _described(tmp_path / "b.gguf", {"attention.sliding_window": 0}).max_positions == 512
+
+
+_FACTORS: dict[str, tuple[Any, str | None]] = {
+    "one a frequency": (np.arange(1, 9), None),
+    "too few": (np.ones(7), "7 rotary factors for 8 frequencies"),
+    "a zero": (np.zeros(8), "rotary factor is 0.0"),
+    "a matrix": (np.ones((2, 4)), r"shape \[2, 4\] .*rope_freqs.weight"),
+}
+
+
+@pytest.mark.parametrize(("factors", "message"), _FACTORS.values(), ids=_FACTORS)
+def test_rotary_factors_are_read_or_refused(
+    tmp_path: Path, factors: Any, message: str | None
+) -> None:
+    document = tiny.config()
+    tensors = gguf_files.values(document) | {"rope_freqs.weight": factors.astype(np.float32)}
+    path = gguf_files.write(tmp_path / "m.gguf", document, tensors)
+    if message is None:
+        scaling = source.open_checkpoint(path).checkpoint.rope_scaling
+        assert scaling == RopeFactors(tuple(float(factor) for factor in factors))
+    else:
+        with pytest.raises(ModelInvalid, match=message):
+            source.open_checkpoint(path)
 
 
 def test_another_architecture_is_refused_by_its_name(tmp_path: Path) -> None:
@@ -162,9 +264,9 @@ def test_wrong_tensors_are_refused_by_name(tmp_path: Path, change: str) -> None:
     assert caught.value.path == str(path)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    document = tiny.config()
+@pytest.fixture(scope="module", params=["llama", "glm4_moe"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    document = tiny.config(request.param)
     path = tmp_path_factory.mktemp("gguf") / "m.gguf"
     return gguf_files.write(path, document, gguf_files.values(document)).read_bytes()
 
