@@ -34,6 +34,8 @@ class _Description:
         self._header = header
         self._path = path
         self._names = {tensor.name for tensor in header.tensors}
+        if header.fields.get("split.count", 1) not in (0, 1):
+            raise self._invalid("one of several files of a model; merge them first")
         found = header.fields.get("general.architecture")
         architecture = _ARCHITECTURES.get(found) if isinstance(found, str) else None
         if architecture is None:

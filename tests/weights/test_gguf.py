@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf.constants import GGMLQuantizationType
+from gguf import GGUFWriter
+from gguf.constants import GGMLQuantizationType, GGUFValueType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -208,6 +209,17 @@ def test_a_field_that_is_not_understood_is_refused(
     with pytest.raises(ModelInvalid, match=message) as caught:
         _described(tmp_path / "m.gguf", more)
     assert caught.value.path == str(tmp_path / "m.gguf")
+
+
+def test_a_piece_of_a_split_model_is_refused_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "m-00001-of-00002.gguf"
+    writer = GGUFWriter(str(path), "llama")
+    writer.add_key_value("split.count", 2, GGUFValueType.UINT16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelInvalid, match="merge them first"):
+        source.open_checkpoint(path)
 
 
 def test_a_context_ends_with_the_window(tmp_path: Path) -> None:
