@@ -268,6 +268,7 @@ def children(api: Api, namespace: str) -> list[str]:
         f"/api/v1/namespaces/{namespace}/services",
         f"/api/v1/namespaces/{namespace}/secrets",
         f"/apis/apps/v1/namespaces/{namespace}/controllerrevisions",
+        f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies",
         f"{MODELS}/namespaces/{namespace}/modelroutes",
     ):
         plural = path.rpartition("/")[2]
