@@ -30,9 +30,12 @@ class WorkQueue(Generic[K]):
                 return key
             self._changed.clear()
             at = self._schedule.next_at()
-            timeout = None if at is None else max(0.0, at - self._clock())
+            wait_s = None if at is None else max(0.0, at - self._clock())
             try:
-                await asyncio.wait_for(self._changed.wait(), timeout)
+                # Not wait_for: up to Python 3.11 it waits in a task of its own, and kopf, when it
+                # ends, cancels every task that is younger than itself.
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 

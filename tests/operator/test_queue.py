@@ -118,6 +118,22 @@ def test_a_waiting_worker_wakes_for_a_new_key_before_an_old_timer() -> None:
     assert asyncio.run(scenario()) == "near"
 
 
+def test_a_worker_that_waits_for_a_time_is_one_task() -> None:
+    """kopf cancels every task that is younger than itself when it ends, before workers end."""
+
+    async def scenario() -> set[asyncio.Task[str]]:
+        queue: WorkQueue[str] = WorkQueue(asyncio.get_running_loop().time, random.Random(1))
+        queue.add("far", 3600.0)
+        worker = asyncio.create_task(queue.get())
+        before = asyncio.all_tasks()
+        await asyncio.sleep(0)
+        younger = asyncio.all_tasks() - before
+        worker.cancel()
+        return younger
+
+    assert asyncio.run(scenario()) == set()
+
+
 def test_a_repetition_waits_for_its_time() -> None:
     now = 100.0
     queue: WorkQueue[str] = WorkQueue(lambda: now, random.Random(1))
