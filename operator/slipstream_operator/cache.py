@@ -20,8 +20,7 @@ _Name = tuple[str, str]
 
 
 def _version(document: Mapping[str, Any]) -> int:
-    text = documents.version(document)
-    return int(text) if text.isdecimal() else 0
+    return documents.order(documents.version(document))
 
 
 class Cache:
@@ -72,7 +71,7 @@ class Cache:
 
         Watches tell nothing of deletions that fell into a gap: a list does.
         """
-        at = int(version) if version.isdecimal() else 0
+        at = documents.order(version)
         news: list[Document] = []
         listed: set[_Name] = set()
         for document in items:

@@ -56,6 +56,11 @@ def version(document: Mapping[str, Any]) -> str:
     return str(document["metadata"].get("resourceVersion") or "")
 
 
+def order(version: str) -> int:
+    """Resource versions as the numbers that they are (Kubernetes 1.35); 0 for any other text."""
+    return int(version) if version.isdecimal() else 0
+
+
 def uid(document: Mapping[str, Any]) -> str:
     return str(document["metadata"].get("uid", ""))
 

@@ -39,6 +39,8 @@ _WORKERS = 8
 _GATHER_S = 0.05
 _RELIST_PAUSE_S = 1.0
 _SHUTDOWN_S = 10.0
+_CHASE_PAUSE_S = 15.0
+_CHASE_AFTER_S = 60.0
 
 
 class Operator:
@@ -94,6 +96,7 @@ class Operator:
             self._health.sample(),
             self._election.run(self._cluster),
             self._keep_listed(),
+            self._chase(),
             self._resync(),
             handlers.watch(self, self._scope()),
         ]
@@ -235,6 +238,19 @@ class Operator:
                 if self._cache.get(kind, *documents.where(document)) is document:
                     self._told(kind, document)
                 self._wake(self._cache.concerned(kind, document))
+            newest = max(map(documents.version, items), key=documents.order, default="0")
+            self._heartbeat.listed((kind.kind, namespace), newest, version)
+
+    async def _chase(self) -> None:
+        """List what a watch owes for long: it repairs the caches, and tells a watch that is dead
+        (then liveness ends this process) from one whose object has gone."""
+        while True:
+            await asyncio.sleep(_CHASE_PAUSE_S)
+            late = self._heartbeat.most_late(clock())
+            if late is not None and late.age_s > _CHASE_AFTER_S and self._listing.is_complete:
+                log.warning("%s", late)
+                self._listing.mark(kinds.by_name(late.stream[0]))
+                self._relist.set()
 
     async def _resync(self) -> None:
         """Everything once in a while, spread out, in case a watch lied."""

@@ -320,6 +320,11 @@ class OperatorProcess:
         return self.process.wait(20)
 
 
+def has_no_late_watch(process: OperatorProcess) -> bool:
+    """What it wrote has come back through the watches; one that owes something gets ever later."""
+    return process.metric("slipstream_operator_watch_age_seconds") < 2.0
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -88,6 +88,7 @@ def test_a_model_becomes_ready_and_then_costs_no_write(
     assert operator.get("/readyz").status_code == 200
     assert operator.get("/healthz").status_code == 200
     assert operator.metric('slipstream_operator_models{ready="True"}') >= 1
+    assert kit.has_no_late_watch(operator)
 
 
 def test_events_tell_the_story(api: Api, operator: OperatorProcess) -> None:

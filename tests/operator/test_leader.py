@@ -131,6 +131,17 @@ def test_the_watch_is_behind_only_while_something_told_is_unseen() -> None:
     assert age_s(heartbeat, 2000.0) == 0.0
 
 
+def test_what_was_told_and_is_gone_by_the_next_list_is_owed_by_no_watch() -> None:
+    heartbeat = Heartbeat()
+    heartbeat.told(LEASES, "7", 10.0)
+    heartbeat.listed(LEASES, "7", "9")
+    assert age_s(heartbeat, 20.0) == 10.0, "it is there, so the watch owes it"
+    heartbeat.listed(LEASES, "0", "6")
+    assert age_s(heartbeat, 20.0) == 10.0, "an older list says nothing of it"
+    heartbeat.listed(LEASES, "5", "12")
+    assert age_s(heartbeat, 20.0) == 0.0
+
+
 def test_a_living_watch_of_one_kind_does_not_hide_the_dead_one_of_another() -> None:
     heartbeat = Heartbeat()
     heartbeat.told(("Pod", "agents"), "7", 10.0)
