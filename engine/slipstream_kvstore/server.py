@@ -73,15 +73,15 @@ class Server:
         while True:
             try:
                 sock, address = await loop.sock_accept(listener)
+                channel = Channel(sock)
             except OSError as error:
                 log.warning("cannot accept: %s", error)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             if len(self._sessions) >= self._max_connections:
                 self._metrics.ended[Ended.LIMIT].inc()
-                sock.close()
+                channel.close()
                 continue
-            channel = Channel(sock)
             session = Session(self._service, channel)
             task = asyncio.create_task(self._live(session, channel, str(address[0])))
             self._sessions[task] = session

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 import tracemalloc
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,9 +11,7 @@ from hypothesis import strategies as st
 
 from slipstream_kvstore import codec
 from slipstream_kvstore.channel import Channel, ClosedError
-from slipstream_kvstore.client import Client, Failure
 from slipstream_kvstore.codec import Header, Kind, PageHead, Status, Stored
-from slipstream_kvstore.credentials import CredentialsError, Tokens
 from slipstream_kvstore.metrics import Ended
 from slipstream_kvstore.session import Timeouts
 from tests.kvstore.support import (
@@ -38,7 +35,6 @@ from tests.kvstore.support import (
     set_request,
 )
 
-FILES = ("current", "next", "previous")
 SHORT = Timeouts(hello_s=0.2, io_s=0.2, idle_s=LONG_S)
 
 
@@ -119,65 +115,6 @@ async def test_a_request_that_breaks_the_rules_ends_its_connection(sent: bytes) 
         assert await last_words(stranger) is Status.INVALID
         assert it.metric("connections_ended_total", reason="protocol") == 1
         assert await serves(it)
-
-
-@pytest.mark.asyncio
-async def test_a_client_with_a_wrong_token_gets_misses_and_knows_why() -> None:
-    async with cache() as it, client(it.port, token=b"guess") as engine:
-        assert not any(await engine.set(TENANT, page_keys(2), contents(2), timeout_s=LONG_S))
-        assert engine.counts.failures[Failure.UNAUTHORIZED] == 1
-        assert len(it.store) == 0
-
-
-def write_tokens(folder: Path, **values: str) -> None:
-    for name in FILES:
-        (folder / name).unlink(missing_ok=True)
-    for name, value in values.items():
-        (folder / name).write_text(value + "\n")
-
-
-@pytest.mark.asyncio
-async def test_a_rotation_interrupts_nobody(tmp_path: Path) -> None:
-    """The two sides' files change in either order."""
-    here, there = tmp_path / "server", tmp_path / "client"
-    for folder in (here, there):
-        folder.mkdir()
-        write_tokens(folder, current="old")
-    async with cache(accepts=Tokens(here, FILES).accepts) as it:
-        steps = [
-            (here, {"current": "old", "next": "new"}),
-            (there, {"current": "new", "previous": "old"}),
-            (here, {"current": "new", "previous": "old"}),
-            (there, {"current": "newer", "previous": "new"}),
-            (here, {"current": "newer", "previous": "new"}),
-        ]
-        sent = Tokens(there, FILES)
-        for folder, values in steps:
-            write_tokens(folder, **values)
-            engine = Client(HOST, it.port, sent.values)
-            found = await engine.set(TENANT, page_keys(1), contents(1), timeout_s=LONG_S)
-            engine.close()
-            assert found == [True], values
-        async with client(it.port, token=b"old") as late:
-            assert await late.exists(page_keys(1), timeout_s=LONG_S) == [False]
-            assert late.counts.failures[Failure.UNAUTHORIZED] == 1
-
-
-@pytest.mark.parametrize("value", [None, "", " \n", "x" * (codec.MAX_TOKEN_BYTES + 1)])
-def test_without_a_usable_token_nobody_starts(tmp_path: Path, value: str | None) -> None:
-    if value is not None:
-        (tmp_path / "current").write_text(value)
-    (tmp_path / "previous").write_text("old")
-    with pytest.raises(CredentialsError, match="current"):
-        Tokens(tmp_path, FILES)
-
-
-def test_an_empty_token_file_opens_nothing(tmp_path: Path) -> None:
-    write_tokens(tmp_path, current="secret", previous="")
-    tokens = Tokens(tmp_path, FILES)
-    assert tokens.accepts(b"secret")
-    assert not tokens.accepts(b"")
-    assert tokens.values() == [b"secret"]
 
 
 @pytest.mark.asyncio
@@ -299,7 +236,9 @@ async def test_a_busy_client_does_not_keep_the_others_waiting() -> None:
 
         tasks = [asyncio.create_task(send()), asyncio.create_task(read())]
         await eventually(lambda: it.metric("exists_pages_total", outcome="miss") > 2000)
-        assert await serves(it)
+        # Milliseconds; without the pause, as long as it takes to empty the socket's buffers.
+        async with asyncio.timeout(2):
+            assert await serves(it)
         assert not any(task.done() for task in tasks)
         for task in tasks:
             task.cancel()
