@@ -202,7 +202,7 @@ def test_a_changed_configuration_restarts_its_reader_and_nobody_else(helm: Helm)
 
 def test_a_gateway_gets_time_to_finish_its_streams(helm: Helm) -> None:
     template = pod_template(helm, "gateway", "--set", "gateway.drainTimeoutSeconds=300")
-    assert template["spec"]["terminationGracePeriodSeconds"] == 310
+    assert template["spec"]["terminationGracePeriodSeconds"] == 315
 
 
 def test_ports_are_those_of_the_contract(helm: Helm) -> None:
