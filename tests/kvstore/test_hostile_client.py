@@ -6,7 +6,7 @@ import gc
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_kvstore import codec
@@ -313,7 +313,6 @@ async def _converse(data: bytes) -> None:
         assert page is None or codec.checksum(page_key(0), page.body) == page.checksum
 
 
-@settings(max_examples=150)
 @given(conversations())
 def test_any_conversation_ends_and_the_next_client_is_served(data: bytes) -> None:
     asyncio.run(_converse(data))
