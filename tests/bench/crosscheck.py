@@ -4,13 +4,15 @@
 
 aiperf is installed into an environment of its own under build/. A first pass that is not counted
 warms the endpoint's prefix cache for both; then they take turns. Exit code 1 when a figure differs
-by more than the tolerance.
+by more than the tolerance. Use a machine that does nothing else, and leave a core to the tools (OMP_NUM_THREADS
+of the engine): aiperf takes half a core or more, and would slow down what it measures.
 """
 
 import argparse
 import itertools
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -70,11 +72,16 @@ def write_inputs(folder: Path, prompts: list[str]) -> None:
 
 
 def run(command: list[str]) -> None:
+    """To its end, which takes processor time from an endpoint on the same machine: printed."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=LIMIT_S, env=dict(os.environ), check=False
     )
     if done.returncode != 0:
         raise SystemExit(f"{command[0]} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"  {Path(command[0]).name}: {cpu_s:.1f} s of processor time of its own", flush=True)
 
 
 def measure_ours(options: argparse.Namespace, folder: Path) -> Document:
@@ -102,6 +109,9 @@ def measure_theirs(options: argparse.Namespace, folder: Path, program: Path) -> 
             *("--request-count", str(options.requests), "--concurrency", str(options.concurrency)),
             *("--extra-inputs", f"max_tokens:{options.max_tokens}"),
             *("--extra-inputs", "temperature:0", "--ui-type", "none"),
+            # On two cores every process of the tool takes from the engine that it measures.
+            *("--max-workers", "1", "--record-processors", "1"),
+            *("--no-server-metrics", "--no-gpu-telemetry"),
             *("--output-artifact-dir", str(artifacts)),
         ]
     )
