@@ -4,8 +4,8 @@
 
 aiperf is installed into an environment of its own under build/. A first pass that is not counted
 warms the endpoint's prefix cache for both; then they take turns. Exit code 1 when a figure differs
-by more than the tolerance. Use a machine that does nothing else, and leave a core to the tools (OMP_NUM_THREADS
-of the engine): aiperf takes half a core or more, and would slow down what it measures.
+by more than the tolerance. Use a machine that does nothing else, and leave a core to the tools
+(OMP_NUM_THREADS of the engine): aiperf takes half a core or more from what it measures.
 """
 
 import argparse
