@@ -7,6 +7,7 @@ Decides nothing; every write is bounded in time. Callers see ClusterError only.
 """
 
 import asyncio
+import hashlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
@@ -22,7 +23,7 @@ from lightkube.generic_resource import GenericNamespacedResource, create_namespa
 from lightkube.types import PatchType
 
 from slipstream_api import names
-from slipstream_gateway.view import Acknowledgement
+from slipstream_gateway.view import Acknowledgement, Key
 
 Document = Mapping[str, Any]
 
@@ -55,8 +56,16 @@ class Identity:
     uid: str | None = None
 
     @property
+    def key(self) -> Key:
+        return self.namespace, self.name
+
+    @property
     def field_manager(self) -> str:
-        return (names.GATEWAY_FIELD_MANAGER_PREFIX + self.name)[:_FIELD_MANAGER_LEN]
+        """One of its own for every gateway: what two of them share, each would take from the
+        other. The names alone may be longer than a manager's name."""
+        digest = hashlib.sha256("/".join(self.key).encode()).hexdigest()[:16]
+        name = self.name[: _FIELD_MANAGER_LEN - len(names.GATEWAY_FIELD_MANAGER_PREFIX) - 17]
+        return f"{names.GATEWAY_FIELD_MANAGER_PREFIX}{name}-{digest}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from slipstream_api import names
 from slipstream_api.modelroute import ModelRouteSpec, ModelRouteStatus
 from slipstream_gateway.table import Endpoint, Route, ServiceSlice, TrackSpec
 from slipstream_gateway.tokens import Tokens
-from slipstream_gateway.view import SeenRoute
+from slipstream_gateway.view import Key, SeenRoute
 
 LABEL_SERVICE = "kubernetes.io/service-name"
 
@@ -22,9 +22,9 @@ class DocumentError(Exception):
     """An object that this gateway cannot read: newer than itself, or broken."""
 
 
-def route(document: Document, gateway: str) -> SeenRoute:
-    """A ModelRoute. Fields that a newer operator added are passed over: gateways are upgraded
-    one after the other. Raises DocumentError."""
+def route(document: Document, gateway: Key) -> SeenRoute:
+    """A ModelRoute, and what it says of this gateway. Fields that a newer operator added are passed
+    over: gateways are upgraded one after the other. Raises DocumentError."""
     metadata = document["metadata"]
     try:
         spec = ModelRouteSpec.model_validate(document.get("spec"), extra="ignore")
@@ -35,7 +35,7 @@ def route(document: Document, gateway: str) -> SeenRoute:
         raise DocumentError(
             f"ModelRoute {metadata['namespace']}/{metadata['name']}: {field}: {first['msg']}"
         ) from error
-    own = [entry for entry in status.gateways if entry.name == gateway]
+    own = [entry for entry in status.gateways if (entry.namespace, entry.name) == gateway]
     return SeenRoute(
         route=Route(
             namespace=metadata["namespace"],

@@ -84,7 +84,9 @@ class Reading:
         """What is wrong with a stream that ended here."""
         if self.has_failed:
             return ErrorClass.ENGINE_FAILED
-        is_done = self.is_done or _event_of(self._rest) == _DONE  # some end without a line's end
+        # Some engines leave the last line without its end.
+        is_last_line = self._rest.startswith(_DATA) and self._rest[len(_DATA) :].strip() == _DONE
+        is_done = self.is_done or is_last_line
         return ErrorClass.ENGINE_BROKE if self.is_event_stream and not is_done else None
 
     def facts(self) -> Facts:
@@ -110,9 +112,9 @@ class Reading:
 
     def _read_lines(self, lines: bytes, now_s: float) -> None:
         for line in lines.split(b"\n"):
-            event = _event_of(line)
-            if event is None:
+            if not line.startswith(_DATA):
                 continue  # a comment that keeps the connection alive, or the line between events
+            event = line[len(_DATA) :].strip()
             if event == _DONE:
                 self.is_done = True
             else:
@@ -144,10 +146,6 @@ class Reading:
             self._tools = ToolCalls(self._offered_tools)
             self._tools.add_messages(_choices(document))
         return document
-
-
-def _event_of(line: bytes) -> bytes | None:
-    return line[len(_DATA) :].strip() if line.startswith(_DATA) else None
 
 
 def _parsed(text: bytes) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Watcher:
         self._identity = identity
         self._metrics = metrics
         self._feeds = (
-            _Feed(cluster.ROUTES, lambda it: documents.route(it, identity.name), view.routes),
+            _Feed(cluster.ROUTES, lambda it: documents.route(it, identity.key), view.routes),
             _Feed(cluster.SLICES, documents.service_slice, view.slices),
             _Feed(cluster.TOKENS, documents.tokens, view.tokens),
         )

@@ -1,1 +1,1 @@
-"""Pages of the key-value cache as bytes; imports nobody."""
+"""Pages of the key-value cache as bytes: layout, keys, the shared cache and its client."""

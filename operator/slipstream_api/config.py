@@ -27,6 +27,12 @@ class OperatorConfig(ConfigModel):
     pod_defaults: dict[str, Any] = Field(
         default_factory=dict, description="Merged into every engine Pod before its podTemplate."
     )
+    # Without a request a Pod is the first to be evicted. How much an engine needs depends on its
+    # model, which the model's podTemplate says; this keeps two small ones on a laptop.
+    engine_resources: dict[str, Any] = Field(
+        default_factory=lambda: {"requests": {"cpu": "100m", "memory": "512Mi"}},
+        description="Resources of an engine's container, below pod_defaults and podTemplate.",
+    )
     # None: the whole cluster. A list: namespaced mode.
     namespaces: list[str] | None = None
     operator_namespace: str = Field(min_length=1)
@@ -38,6 +44,17 @@ class OperatorConfig(ConfigModel):
     drain_acknowledge_s: int = Field(default=10, ge=0, le=600)
     # terminationGracePeriodSeconds of engine Pods: how long streams may take to finish.
     drain_timeout_s: int = Field(default=60, ge=1, le=3600)
+    # Age at which a namespace's internal token is exchanged; None: never.
+    token_rotate_after_s: int | None = Field(default=30 * 24 * 3600, ge=1)
+    # From a change of the Secret until every engine and gateway surely knows it. Kubelets look at
+    # mounted Secrets every minute or so and may believe a cached one for up to five (the `ttl`
+    # annotation of nodes in large clusters); gateways wait two and a half minutes more.
+    token_settle_s: int = Field(default=600, ge=1)
+    # NetworkPolicies for engines: only gateways, operators and these further peers reach them.
+    network_policies: bool = True
+    network_peers: list[dict[str, Any]] = Field(
+        default_factory=list, description="NetworkPolicyPeer objects, for example of Prometheus."
+    )
 
 
 class GatewayConfig(ConfigModel):
@@ -75,7 +92,7 @@ class EngineServerConfig(ConfigModel):
     drain_timeout_s: int = Field(default=60, ge=0, le=3600)
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     token_dir: str | None = Field(
-        default=names.TOKEN_DIR, description="Folder with `current` and `previous`; None: no token."
+        default=names.TOKEN_DIR, description="Folder with names.TOKEN_KEYS; None: no token."
     )
 
 
@@ -145,7 +162,7 @@ class EngineConfig(ConfigModel):
     threads: int | None = Field(default=None, ge=1, le=1024)
 
 
-Config = TypeVar("Config", OperatorConfig, GatewayConfig, EngineConfig)
+Config = TypeVar("Config", bound=ConfigModel)
 
 
 def load(model: type[Config], path: Path) -> Config:

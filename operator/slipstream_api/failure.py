@@ -4,6 +4,9 @@ The operator reads it from the container's status and shows it in a condition.
 """
 
 import json
+import sys
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from slipstream_api import names
 
 # The kubelet keeps at most this much of a termination message.
 _MAX_BYTES = 4096
+# The reason of what nobody foresaw.
+UNEXPECTED = "Unexpected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,27 @@ def write(failure: StartupFailure, path: Path = Path(names.TERMINATION_LOG)) -> 
         path.write_text(failure.dump(), encoding="utf-8")
     except OSError:
         return
+
+
+def guard(serve: Callable[[], int], path: Path = Path(names.TERMINATION_LOG)) -> int:
+    """Run a process to its exit code; an exception that nobody caught is told like every other
+    failure, and is 1. Exits and interrupts pass through."""
+    try:
+        return serve()
+    except Exception as error:
+        traceback.print_exc()
+        told = StartupFailure(UNEXPECTED, _words(error))
+        write(told, path)
+        # The last line of the log too: Kubernetes falls back to it.
+        print(told.dump(), file=sys.stderr, flush=True)
+        return 1
+
+
+def _words(error: BaseException) -> str:
+    """The first exception of a group of tasks, which by itself says nothing."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
 
 
 def parse(text: str) -> StartupFailure | None:

@@ -58,6 +58,7 @@ class ModelRouteStatus(KubeModel):
         max_length=64,
         json_schema_extra={
             "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
+            # Gateways of two installations may be called alike.
+            "x-kubernetes-list-map-keys": ["namespace", "name"],
         },
     )

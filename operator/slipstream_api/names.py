@@ -15,6 +15,9 @@ GATEWAY_FIELD_MANAGER_PREFIX: Final = "slipstream-gateway-"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_NAME: Final = "app.kubernetes.io/name"
 LABEL_COMPONENT: Final = "app.kubernetes.io/component"
+LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
+# What the chart's Pods carry whatever the release is called: NetworkPolicies know them by it.
+PART_OF: Final = "slipstream"
 MANAGED_BY: Final = "slipstream"
 
 LABEL_MODEL: Final = f"{GROUP}/model"
@@ -39,8 +42,9 @@ TERMINATION_LOG: Final = "/dev/termination-log"
 
 TOKEN_SECRET: Final = "slipstream-internal-token"  # noqa: S105  (an object name)
 TOKEN_DIR: Final = "/var/run/secrets/slipstream"  # noqa: S105  (a folder)
-# Two keys, both valid, so that a rotation interrupts nobody.
-TOKEN_KEYS: Final = ("current", "previous")
+# Senders send the first; receivers accept each that is there, two at most (the operator's
+# `rotation` says when), so that a rotation interrupts nobody.
+TOKEN_KEYS: Final = ("current", "next", "previous")
 
 # Headers that engines believe only together with a valid internal token.
 HEADER_TOKEN: Final = "x-slipstream-token"  # noqa: S105  (a header name)
@@ -60,6 +64,12 @@ MAX_MODEL_NAME_LEN: Final = 49
 def revision_name(model: str, revision: str) -> str:
     """The ControllerRevision, ConfigMap and headless Service of one revision."""
     return f"{model}-{revision}"
+
+
+def policy_name(model: str) -> str:
+    """The NetworkPolicy of one model's engines; not the model's own name, which a person may
+    have given to one of theirs."""
+    return f"slipstream-{model}"
 
 
 def pod_name(model: str, revision: str, ordinal: int) -> str:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from slipstream_api import failure
+
 app = typer.Typer(no_args_is_help=True, help="Run the engine.")
 
 
@@ -20,6 +22,10 @@ def serve(
     ),
 ) -> None:
     """Serve until SIGTERM. Example: slipstream engine serve --config ./engine.json"""
-    import slipstream_engine
 
-    raise typer.Exit(slipstream_engine.serve(config))
+    def run() -> int:
+        import slipstream_engine
+
+        return slipstream_engine.serve(config)
+
+    raise typer.Exit(failure.guard(run))

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from slipstream_api import failure
+
 app = typer.Typer(no_args_is_help=True, help="Run the gateway.")
 
 
@@ -20,6 +22,10 @@ def serve(
     ),
 ) -> None:
     """Serve until SIGTERM. Example: slipstream gateway serve --config ./gateway.json"""
-    import slipstream_gateway
 
-    raise typer.Exit(slipstream_gateway.serve(config))
+    def run() -> int:
+        import slipstream_gateway
+
+        return slipstream_gateway.serve(config)
+
+    raise typer.Exit(failure.guard(run))

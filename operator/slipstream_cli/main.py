@@ -5,7 +5,7 @@ Heavy imports stand inside the commands, so that every image can show every grou
 
 import typer
 
-from slipstream_cli import bench, crds, engine, gateway, local, operator
+from slipstream_cli import bench, cache, crds, engine, gateway, local, operator
 from slipstream_cli.demo import demo
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app.add_typer(crds.app, name="crds")
 app.add_typer(operator.app, name="operator")
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(engine.app, name="engine")
+app.add_typer(cache.app, name="cache")
 app.add_typer(bench.app, name="bench")
 
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from slipstream_api import failure
+
 app = typer.Typer(no_args_is_help=True, help="Run the operator.")
 
 
@@ -20,6 +22,10 @@ def serve(
     ),
 ) -> None:
     """Serve until SIGTERM. Example: slipstream operator serve --config ./operator.json"""
-    import slipstream_operator
 
-    raise typer.Exit(slipstream_operator.serve(config))
+    def run() -> int:
+        import slipstream_operator
+
+        return slipstream_operator.serve(config)
+
+    raise typer.Exit(failure.guard(run))

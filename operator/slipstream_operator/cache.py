@@ -2,10 +2,11 @@
 
 Knows no network: watches, lists and answers to our own writes feed it, in any order. Order comes
 from resource versions, which the API server defines as comparable numbers (Kubernetes 1.35).
+Gateways' signs of life are timed here, by this process's clock: no two machines' are compared.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from slipstream_api import names
@@ -19,21 +20,22 @@ _Name = tuple[str, str]
 
 
 def _version(document: Mapping[str, Any]) -> int:
-    text = str(document["metadata"].get("resourceVersion") or "0")
-    return int(text) if text.isdecimal() else 0
+    return documents.order(documents.version(document))
 
 
 class Cache:
-    """Objects by kind and name, and children by model."""
+    """Objects by kind and name, and children by model. `clock`: monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._objects: dict[str, dict[_Name, Document]] = {k.kind: {} for k in kinds.WATCHED}
         self._gone: dict[str, dict[_Name, int]] = {k.kind: {} for k in kinds.WATCHED}
         self._children: dict[tuple[str, Key], set[_Name]] = defaultdict(set)
+        self._renewed_at: dict[_Name, float] = {}  # Leases: when this version of it came
 
     def feed(self, kind: Kind, document: Document, *, deleted: bool = False) -> bool:
         """Take one version of one object; whether it was news."""
-        where = (documents.namespace(document), documents.name(document))
+        where = documents.where(document)
         version = _version(document)
         known = self._objects[kind.kind].get(where)
         if known is not None and version and version <= _version(known):
@@ -51,7 +53,7 @@ class Cache:
     def take(self, kind: Kind, document: Document, *, deleted: bool = False) -> set[Key]:
         """Feed, and name the models that news concerns: by what was known before, too, since
         someone may wait for a name that it held."""
-        before = self.get(kind, documents.namespace(document), documents.name(document))
+        before = self.get(kind, *documents.where(document))
         if not self.feed(kind, document, deleted=deleted):
             return set()
         keys = self.concerned(kind, document)
@@ -69,11 +71,11 @@ class Cache:
 
         Watches tell nothing of deletions that fell into a gap: a list does.
         """
-        at = int(version) if version.isdecimal() else 0
+        at = documents.order(version)
         news: list[Document] = []
         listed: set[_Name] = set()
         for document in items:
-            listed.add((documents.namespace(document), documents.name(document)))
+            listed.add(documents.where(document))
             if self.feed(kind, document):
                 news.append(document)
         for where, document in list(self._objects[kind.kind].items()):
@@ -100,16 +102,21 @@ class Cache:
         """One model's snapshot."""
         namespace, model = key
         models = self.all(kinds.MODEL)
-        leases = (gateway_lease(document) for document in self.all(kinds.LEASE))
+        now = self._clock()
+        leases = (
+            gateway_lease(document, now - self._renewed_at[where])
+            for where, document in self._objects[kinds.LEASE.kind].items()
+        )
         return Observed(
             pods=self._of(kinds.POD, key),
             config_maps=self._of(kinds.CONFIG_MAP, key),
             services=self._of(kinds.SERVICE, key),
             revisions=self._of(kinds.REVISION, key),
+            policies=self._of(kinds.POLICY, key),
             route=self.get(kinds.ROUTE, namespace, model),
             token=self.get(kinds.SECRET, namespace, names.TOKEN_SECRET),
             claims=tuple(
-                claims.claim(m, self.get(kinds.ROUTE, *self._where(m)))
+                claims.claim(m, self.get(kinds.ROUTE, *documents.where(m)))
                 for m in models
                 if not documents.is_terminating(m)
             ),
@@ -120,7 +127,7 @@ class Cache:
 
     def concerned(self, kind: Kind, document: Document) -> set[Key]:
         """The models whose plan may change with this object."""
-        namespace, name = documents.namespace(document), documents.name(document)
+        namespace, name = documents.where(document)
         if kind is kinds.LEASE:
             return set()  # gateways renew theirs all the time; drains wait by a timer
         if kind is kinds.SECRET:
@@ -140,12 +147,8 @@ class Cache:
         rivals: set[Key] = set()
         for model in self.all(kinds.MODEL):
             if wanted & set(claims.claim(model, None).wanted):
-                rivals.add(self._where(model))
+                rivals.add(documents.where(model))
         return rivals
-
-    @staticmethod
-    def _where(document: Document) -> Key:
-        return documents.namespace(document), documents.name(document)
 
     def _of(self, kind: Kind, key: Key) -> tuple[Document, ...]:
         objects = self._objects[kind.kind]
@@ -155,12 +158,16 @@ class Cache:
         self._drop(kind, where)
         document["metadata"].pop("managedFields", None)  # large, and of no use here
         self._objects[kind.kind][where] = document
+        if kind is kinds.LEASE:
+            self._renewed_at[where] = self._clock()
         model = documents.label(document, names.LABEL_MODEL)
         if model is not None:
             self._children[kind.kind, (where[0], model)].add(where)
 
     def _drop(self, kind: Kind, where: _Name) -> None:
         document = self._objects[kind.kind].pop(where, None)
+        if kind is kinds.LEASE:
+            self._renewed_at.pop(where, None)
         model = documents.label(document, names.LABEL_MODEL) if document else None
         if model is not None:
             self._children[kind.kind, (where[0], model)].discard(where)

@@ -7,10 +7,15 @@ from typing import Any
 from slipstream_api import names
 from slipstream_operator import documents
 from slipstream_operator.documents import Document
+from slipstream_operator.rotation import Keys
+from slipstream_operator.settings import Clients
 from slipstream_operator.template import Rendered, identity_labels
 
 ANNOTATION_DRAINING_SINCE = f"{names.GROUP}/draining-since"
+ANNOTATION_TOKEN_STEPPED_AT = f"{names.GROUP}/token-stepped-at"
 MODEL_KIND = "InferenceModel"
+# Kubernetes itself puts it on every namespace.
+LABEL_NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 
 def owner_reference(model: Mapping[str, Any], *, controller: bool = True) -> Document:
@@ -129,22 +134,84 @@ def route(
     }
 
 
+def token_keys(secret: Mapping[str, Any]) -> Keys:
+    data = {str(key): str(value) for key, value in (secret.get("data") or {}).items()}
+    return Keys(data, documents.annotation(secret, ANNOTATION_TOKEN_STEPPED_AT))
+
+
 def token_secret(
-    namespace: str, owners: Sequence[Mapping[str, Any]], data: Mapping[str, str]
+    namespace: str,
+    owners: Sequence[Mapping[str, Any]],
+    keys: Keys,
+    *,
+    observed: Mapping[str, Any] | None,
 ) -> Document:
-    """The namespace's internal token; every model owns it, so it goes with the last one."""
+    """The namespace's internal token; every model owns it, so it goes with the last one.
+
+    It replaces exactly the version that was observed: keys from an old snapshot must not undo a
+    step that another pass, another operator or a person took meanwhile.
+    """
     ordered = sorted(owners, key=lambda m: (documents.name(m), documents.uid(m)))
+    metadata: Document = {
+        "name": names.TOKEN_SECRET,
+        "namespace": namespace,
+        "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
+        "ownerReferences": [owner_reference(m, controller=False) for m in ordered],
+    }
+    if keys.stepped_at is not None:
+        metadata["annotations"] = {ANNOTATION_TOKEN_STEPPED_AT: keys.stepped_at}
+    for key in ("uid", "resourceVersion"):
+        if observed is not None and key in observed["metadata"]:
+            metadata[key] = observed["metadata"][key]
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
-        "metadata": {
-            "name": names.TOKEN_SECRET,
-            "namespace": namespace,
-            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
-            "ownerReferences": [owner_reference(m, controller=False) for m in ordered],
+        "metadata": metadata,
+        "data": dict(keys.data),
+    }
+
+
+def network_policy(model: Mapping[str, Any], clients: Clients) -> Document:
+    """Who may open connections to a model's engines: gateways and operators of ours, its own
+    engines (the ranks of a gang), and the peers of the settings. The kubelet's probes come from
+    the node, which no policy shuts out.
+
+    Metrics have the port of everything else, so that a scraper must be one of the peers.
+    """
+    name = documents.name(model)
+    engines = {
+        names.LABEL_MANAGED_BY: names.MANAGED_BY,
+        names.LABEL_COMPONENT: "engine",
+        names.LABEL_MODEL: name,
+    }
+    ours = {
+        "namespaceSelector": {"matchLabels": {LABEL_NAMESPACE_NAME: clients.namespace}},
+        "podSelector": {
+            "matchLabels": {names.LABEL_PART_OF: names.PART_OF},
+            "matchExpressions": [
+                {
+                    "key": names.LABEL_COMPONENT,
+                    "operator": "In",
+                    "values": ["gateway", "judge", "operator"],
+                }
+            ],
         },
-        "data": dict(data),
+    }
+    port = {"port": names.ENGINE_PORT, "protocol": "TCP"}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(model, names.policy_name(name)),
+        "spec": {
+            "podSelector": {"matchLabels": engines},
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"from": [ours, *clients.peers], "ports": [port]},
+                # Ranks talk on ports that they choose.
+                {"from": [{"podSelector": {"matchLabels": engines}}]},
+            ],
+        },
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from slipstream_api import failure
@@ -35,6 +36,9 @@ _STARTUP_REASONS = {
 }
 # From the third restart on it is a loop, also in the moments when the kubelet has just started it.
 _LOOP_RESTARTS = 3
+# A container that has run for so long is out of it: the kubelet forgets its back-off then, too, and
+# no start-up probe of ours waits longer. Why it ended before says nothing about today.
+_FORGOTTEN_AFTER_S = 600
 _MAX_MESSAGE_LEN = 1024
 
 # What a person should read first when replicas fail in different ways.
@@ -56,9 +60,9 @@ class Finding:
     message: str
 
 
-def worst(pods: Iterable[Document]) -> Finding | None:
+def worst(pods: Iterable[Document], now: datetime) -> Finding | None:
     """The finding to show for a set of Pods; None when nothing is wrong with any."""
-    found = [(explain(pod), documents.name(pod)) for pod in pods]
+    found = [(explain(pod, now), documents.name(pod)) for pod in pods]
     findings = [(finding, name) for finding, name in found if finding is not None]
     if not findings:
         return None
@@ -66,7 +70,7 @@ def worst(pods: Iterable[Document]) -> Finding | None:
     return Finding(finding.reason, f"pod {name}: {finding.message}"[:_MAX_MESSAGE_LEN])
 
 
-def explain(pod: Mapping[str, Any]) -> Finding | None:
+def explain(pod: Mapping[str, Any], now: datetime) -> Finding | None:
     """Why this Pod is not ready; None when it is, or when it is merely on its way."""
     if documents.is_ready(pod):
         return None
@@ -79,7 +83,7 @@ def explain(pod: Mapping[str, Any]) -> Finding | None:
     if scheduled is not None and scheduled.get("status") == "False":
         return _unscheduled(str(scheduled.get("message") or scheduled.get("reason") or ""))
     for container in _containers(status):
-        finding = _container(container)
+        finding = _container(container, now)
         if finding is not None:
             return finding
     return None
@@ -98,7 +102,7 @@ def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _container(container: Mapping[str, Any]) -> Finding | None:
+def _container(container: Mapping[str, Any], now: datetime) -> Finding | None:
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     reason = str(waiting.get("reason") or "")
@@ -109,6 +113,8 @@ def _container(container: Mapping[str, Any]) -> Finding | None:
     if reason in _CREATE_REASONS:
         return Finding(Reason.CONTAINER_FAILED, message)
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
+    if ended and state.get("running") is not None and _is_forgotten(ended, now):
+        return None
     restarts = int(container.get("restartCount") or 0)
     is_loop = reason == "CrashLoopBackOff" or restarts >= _LOOP_RESTARTS
     if not ended:
@@ -116,6 +122,11 @@ def _container(container: Mapping[str, Any]) -> Finding | None:
     if ended.get("exitCode") == 0 and not is_loop and container.get("ready"):
         return None
     return _ended(ended, restarts=restarts, is_loop=is_loop)
+
+
+def _is_forgotten(ended: Mapping[str, Any], now: datetime) -> bool:
+    age_s = documents.seconds_since(ended.get("finishedAt"), now)
+    return age_s is not None and age_s >= _FORGOTTEN_AFTER_S
 
 
 def _ended(ended: Mapping[str, Any], *, restarts: int, is_loop: bool) -> Finding:

@@ -46,6 +46,21 @@ def namespace(document: Mapping[str, Any]) -> str:
     return str(document["metadata"].get("namespace", ""))
 
 
+def where(document: Mapping[str, Any]) -> tuple[str, str]:
+    """Namespace and name."""
+    return namespace(document), name(document)
+
+
+def version(document: Mapping[str, Any]) -> str:
+    """What the API server numbers every change of an object with; empty before it has one."""
+    return str(document["metadata"].get("resourceVersion") or "")
+
+
+def order(version: str) -> int:
+    """Resource versions as the numbers that they are (Kubernetes 1.35); 0 for any other text."""
+    return int(version) if version.isdecimal() else 0
+
+
 def uid(document: Mapping[str, Any]) -> str:
     return str(document["metadata"].get("uid", ""))
 

@@ -14,7 +14,6 @@ from slipstream_api import names
 from slipstream_operator import kinds, leader
 from slipstream_operator.cluster import Cluster, ClusterError, ConflictError
 from slipstream_operator.documents import Document
-from slipstream_operator.heartbeat import Heartbeat
 from slipstream_operator.leader import Action, Sighting, Timing
 
 log = logging.getLogger(__name__)
@@ -26,7 +25,10 @@ def clock() -> float:
 
 
 class Election:
-    """`on_change(True)` when this process may write from now on, `on_change(False)` after."""
+    """`on_change(True)` when this process may write from now on, `on_change(False)` after.
+
+    `on_version` gets every version of the Lease that was read or written here, past the watch.
+    """
 
     def __init__(
         self,
@@ -35,15 +37,15 @@ class Election:
         name: str,
         me: str,
         timing: Timing,
-        heartbeat: Heartbeat,
         on_change: Callable[[bool], None],
+        on_version: Callable[[Document], None],
     ) -> None:
         self._namespace = namespace
         self._name = name
         self._me = me
         self._timing = timing
-        self._heartbeat = heartbeat
         self._on_change = on_change
+        self._on_version = on_version
         self._renewed_at: float | None = None
         self._sighting: Sighting | None = None
         self._is_leader = False
@@ -91,7 +93,8 @@ class Election:
     async def _round(self, cluster: Cluster) -> None:
         timeout_s = self._timing.write_timeout_s
         lease = await cluster.get(kinds.LEASE, self._namespace, self._name, timeout_s=timeout_s)
-        self._told(lease)
+        if lease is not None:
+            self._on_version(lease)
         self._sighting = leader.sight(lease, self._sighting, clock())
         action = leader.decide(lease, self._me, self._sighting, clock())
         if action is Action.WAIT:
@@ -100,14 +103,9 @@ class Election:
         # The others count from when they see the record, which is later than this.
         started = clock()
         written = await cluster.put_lease(self._record(lease, action), timeout_s=timeout_s)
-        self._told(written)
+        self._on_version(written)
         self._sighting = leader.sight(written, self._sighting, clock())
         self._renewed_at = started
-
-    def _told(self, lease: Document | None) -> None:
-        if lease is not None:
-            version = str(lease["metadata"].get("resourceVersion") or "")
-            self._heartbeat.told(version, clock())
 
     def _record(self, lease: Document | None, action: Action) -> Document:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

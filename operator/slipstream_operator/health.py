@@ -33,7 +33,8 @@ class Health:
             await asyncio.sleep(_SAMPLE_S)
             self._lag_s = max(0.0, clock() - before - _SAMPLE_S)
             self._metrics.loop_lag_s.set(self._lag_s)
-            self._metrics.watch_age_s.set(self._heartbeat.age_s(clock()))
+            late = self._heartbeat.most_late(clock())
+            self._metrics.watch_age_s.set(late.age_s if late is not None else 0.0)
 
     async def serve(self, port: int) -> web.AppRunner:
         """Start answering; the caller cleans the runner up."""
@@ -47,11 +48,11 @@ class Health:
         return runner
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        age_s = self._heartbeat.age_s(clock())
+        late = self._heartbeat.most_late(clock())
         if self._lag_s > _MAX_LAG_S:
             return web.Response(status=500, text=f"event loop {self._lag_s:.1f} s late\n")
-        if self._is_synced() and age_s > _MAX_WATCH_AGE_S:
-            return web.Response(status=500, text=f"watches {age_s:.0f} s behind\n")
+        if self._is_synced() and late is not None and late.age_s > _MAX_WATCH_AGE_S:
+            return web.Response(status=500, text=f"{late}\n")
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:

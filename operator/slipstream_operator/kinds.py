@@ -44,10 +44,11 @@ SERVICE = Kind("", "v1", "Service", "services")
 # By name, so that the right to read this one Secret is enough.
 SECRET = Kind("", "v1", "Secret", "secrets", fields=f"metadata.name={names.TOKEN_SECRET}")
 REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions")
+POLICY = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 EVENT = Kind("events.k8s.io", "v1", "Event", "events", None)
 
-WATCHED = (MODEL, ROUTE, POD, CONFIG_MAP, SERVICE, SECRET, REVISION, LEASE)
+WATCHED = (MODEL, ROUTE, POD, CONFIG_MAP, SERVICE, SECRET, REVISION, POLICY, LEASE)
 _BY_NAME = {kind.kind: kind for kind in (*WATCHED, EVENT)}
 
 

@@ -52,7 +52,7 @@ class Metrics:
         )
         self.watch_age_s = Gauge(
             "slipstream_operator_watch_age_seconds",
-            "How long the watches have been behind what is known to have been written.",
+            "How long the watch that is most behind owes what is known to have been written.",
             registry=self.registry,
         )
         for cause in ("refused", "unavailable", "not_leader", "bug"):

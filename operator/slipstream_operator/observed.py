@@ -5,7 +5,6 @@ Knows no cluster: `cache.observe` fills it, tests fill it from YAML.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from slipstream_api import names
@@ -24,11 +23,16 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class GatewayLease:
-    """A gateway that said it lives; `expires` by its own clock."""
+    """A gateway's sign of life: how long it holds, and how long ago it came, by our own clock."""
 
     namespace: str
     name: str
-    expires: datetime
+    duration_s: float
+    silent_s: float
+
+    @property
+    def is_alive(self) -> bool:
+        return self.silent_s < self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Observed:
     config_maps: tuple[Document, ...] = ()
     services: tuple[Document, ...] = ()
     revisions: tuple[Document, ...] = ()  # ControllerRevisions
+    policies: tuple[Document, ...] = ()  # NetworkPolicies
     route: Document | None = None
     token: Document | None = None
     claims: tuple[Claim, ...] = ()  # of every model in scope, this one included
@@ -48,16 +53,10 @@ class Observed:
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
 
 
-def gateway_lease(document: Mapping[str, Any]) -> GatewayLease | None:
-    """A gateway's Lease, or None for any other one or one that was never renewed."""
-    spec = document.get("spec") or {}
-    renewed = documents.parse_time(spec.get("renewTime"))
-    duration_s = spec.get("leaseDurationSeconds")
+def gateway_lease(document: Mapping[str, Any], silent_s: float) -> GatewayLease | None:
+    """A gateway's Lease, or None for any other one."""
+    duration_s = (document.get("spec") or {}).get("leaseDurationSeconds")
     is_gateway = documents.label(document, names.LABEL_COMPONENT) == "gateway"
-    if not is_gateway or renewed is None or not isinstance(duration_s, int):
+    if not is_gateway or not isinstance(duration_s, int):
         return None
-    return GatewayLease(
-        namespace=documents.namespace(document),
-        name=documents.name(document),
-        expires=documents.after(renewed, duration_s),
-    )
+    return GatewayLease(*documents.where(document), float(duration_s), silent_s)

@@ -4,7 +4,7 @@ The same input gives the same plan; a plan that was carried out gives a plan wit
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,12 +13,13 @@ from pydantic import ValidationError
 from slipstream_api import names
 from slipstream_api.conditions import ConditionType, Reason, find
 from slipstream_api.inferencemodel import InferenceModelSpec, Resolved, Scaling
-from slipstream_operator import children, claims, documents, revisions, rollout
+from slipstream_operator import children, claims, documents, revisions, rollout, rotation
 from slipstream_operator import status as statuses
 from slipstream_operator.documents import Document, Ref
 from slipstream_operator.merge import MergeError
 from slipstream_operator.observed import Observed, Refusal
 from slipstream_operator.rollout import Fleet, Step
+from slipstream_operator.rotation import Keys
 from slipstream_operator.settings import Settings
 from slipstream_operator.status import Facts, Verdict
 from slipstream_operator.template import Rendered
@@ -68,14 +69,14 @@ def plan(
     observed: Observed,
     settings: Settings,
     now: datetime,
-    fresh_token: tuple[str, str],
+    fresh_token: str,
 ) -> Plan:
-    """What to write for one model. `fresh_token`: base64 keys, used only where none exist."""
+    """What to write for one model. `fresh_token`: a base64 key, used only where one begins."""
     if documents.is_terminating(model):
         return Plan()
     goal, accepted = _goal(model, observed, settings)
     if goal is None:
-        return _finish(model, observed, now, None, accepted, None, (), ())
+        return _finish(model, observed, now, None, accepted, Plan())
     recorded = [revisions.read(document) for document in observed.revisions]
     by_revision = {r.revision: r for r in (*recorded, goal.rendered) if r is not None}
     step = rollout.next_step(
@@ -101,21 +102,22 @@ def plan(
             "False", Reason.INVALID_POD_TEMPLATE, f"spec.podTemplate: {refusal[1].message}"
         )
     wanted = [
+        *_policy(model, settings),
         *_revision_children(model, observed, goal, step, by_revision),
         *pods,
         _route(model, step, granted),
     ]
-    create, owners = _token(model, observed, fresh_token)
-    return _finish(
-        model,
-        observed,
-        now,
-        goal,
-        accepted,
-        step,
-        _changed([*owners, *wanted], observed),
-        create,
+    token = _token(model, observed, settings, now, fresh_token)
+    is_new = observed.token is None
+    unwanted = (*step.delete, *_garbage(observed, goal, step, settings))
+    waits_s = [s for s in (step.requeue_after_s, token.due_after_s) if s is not None]
+    writes = Plan(
+        create=(token.secret,) if is_new else (),
+        apply=_changed(wanted if is_new else [token.secret, *wanted], observed),
+        delete=tuple(documents.ref(d, with_uid=True) for d in unwanted),
+        requeue_after_s=min(waits_s, default=None),
     )
+    return _finish(model, observed, now, goal, accepted, writes)
 
 
 def _goal(model: Document, observed: Observed, settings: Settings) -> tuple[_Goal | None, Verdict]:
@@ -230,23 +232,43 @@ def _route(model: Document, step: Step, granted: Sequence[str]) -> Document:
     )
 
 
+def _policy(model: Document, settings: Settings) -> list[Document]:
+    """Before the Pods that it is for."""
+    if settings.clients is None:
+        return []
+    return [children.network_policy(model, settings.clients)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """The namespace's token as it should be, and when to look at it again."""
+
+    secret: Document
+    due_after_s: float | None
+
+
 def _token(
-    model: Document, observed: Observed, fresh: tuple[str, str]
-) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
-    """Keys are written once; afterwards only the list of owners follows the models."""
+    model: Document, observed: Observed, settings: Settings, now: datetime, fresh: str
+) -> _Token:
+    """The list of owners follows the models, the keys follow the rotation's pace."""
     namespace = documents.namespace(model)
     owners = [m for m in observed.token_owners if not documents.is_terminating(m)] or [model]
-    if observed.token is None:
-        data = dict(zip(names.TOKEN_KEYS, fresh, strict=True))
-        return (children.token_secret(namespace, owners, data),), ()
-    data = observed.token.get("data") or {}
-    return (), (children.token_secret(namespace, owners, data),)
+    keys = Keys({}, None) if observed.token is None else children.token_keys(observed.token)
+    turn = rotation.advance(keys, settings.token_pace, fresh, now)
+    secret = children.token_secret(namespace, owners, turn.keys, observed=observed.token)
+    return _Token(secret, turn.due_after_s)
 
 
 def _changed(wanted: Sequence[Document], observed: Observed) -> tuple[Document, ...]:
     """Only what differs, so that a steady state writes nothing."""
     present: dict[str, Document] = {}
-    groups = (observed.pods, observed.config_maps, observed.services, observed.revisions)
+    groups = (
+        observed.pods,
+        observed.config_maps,
+        observed.services,
+        observed.revisions,
+        observed.policies,
+    )
     for document in [d for group in groups for d in group]:
         present[_key(document)] = document
     for single in (observed.route, observed.token):
@@ -255,8 +277,9 @@ def _changed(wanted: Sequence[Document], observed: Observed) -> tuple[Document, 
     return tuple(d for d in wanted if not documents.covers(present.get(_key(d)), d))
 
 
-def _garbage(observed: Observed, goal: _Goal, step: Step) -> list[Ref]:
-    """Services and ConfigMaps of revisions without Pods, and revisions nobody will go back to."""
+def _garbage(observed: Observed, goal: _Goal, step: Step, settings: Settings) -> list[Document]:
+    """Services and ConfigMaps of revisions without Pods, revisions nobody will go back to, and
+    NetworkPolicies where the settings want none."""
     used = {goal.rendered.revision, step.routed, rollout.routed_revision(observed.route)}
     used |= {documents.label(p, names.LABEL_REVISION) for p in observed.pods}
     held = frozenset(revision for revision in used if revision is not None)
@@ -265,11 +288,10 @@ def _garbage(observed: Observed, goal: _Goal, step: Step) -> list[Ref]:
         for d in (*observed.services, *observed.config_maps)
         if documents.label(d, names.LABEL_REVISION) not in held
     ]
-    return [
-        documents.ref(d, with_uid=True)
-        for d in (*idle, *revisions.expired(observed.revisions, held))
-        if not documents.is_terminating(d)
-    ]
+    if settings.clients is None:
+        idle += observed.policies
+    idle += revisions.expired(observed.revisions, held)
+    return [d for d in idle if not documents.is_terminating(d)]
 
 
 def _finish(
@@ -278,10 +300,9 @@ def _finish(
     now: datetime,
     goal: _Goal | None,
     accepted: Verdict,
-    step: Step | None,
-    apply: tuple[Document, ...],
-    create: tuple[Document, ...],
+    writes: Plan,
 ) -> Plan:
+    """The plan with what the status says of the snapshot."""
     before = statuses.previous(model)
     is_runnable = goal is not None and goal.spec_hash is not None
     resolved = before.resolved
@@ -306,16 +327,9 @@ def _finish(
         ),
         now,
     )
-    deletes: list[Ref] = []
-    if goal is not None and step is not None:
-        deletes = [documents.ref(p, with_uid=True) for p in step.delete]
-        deletes += _garbage(observed, goal, step)
-    return Plan(
-        create=create,
-        apply=apply,
-        delete=tuple(deletes),
+    return replace(
+        writes,
         status=None if document == (model.get("status") or {}) else document,
-        requeue_after_s=step.requeue_after_s if step is not None else None,
         events=_events(model, document),
     )
 

@@ -23,9 +23,10 @@ from slipstream_operator.cluster import (
 from slipstream_operator.documents import Document
 from slipstream_operator.election import Election, clock
 from slipstream_operator.health import Health
-from slipstream_operator.heartbeat import Heartbeat
+from slipstream_operator.heartbeat import Heartbeat, Stream
 from slipstream_operator.kinds import Kind
 from slipstream_operator.leader import Timing
+from slipstream_operator.listing import Listing
 from slipstream_operator.metrics import Metrics
 from slipstream_operator.queue import WorkQueue
 from slipstream_operator.reconciler import Reconciler
@@ -38,6 +39,8 @@ _WORKERS = 8
 _GATHER_S = 0.05
 _RELIST_PAUSE_S = 1.0
 _SHUTDOWN_S = 10.0
+_CHASE_PAUSE_S = 15.0
+_CHASE_AFTER_S = 60.0
 
 
 class Operator:
@@ -48,7 +51,7 @@ class Operator:
         self._rng = random.Random(secrets.randbits(64))  # noqa: S311  (jitter, not a secret)
         self._me = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{secrets.token_hex(4)}"
         self._metrics = Metrics()
-        self._cache = Cache()
+        self._cache = Cache(clock)
         self._queue: WorkQueue[Key] = WorkQueue(clock, self._rng)
         self._heartbeat = Heartbeat()
         self._timing = Timing(float(config.lease_duration_s))
@@ -57,16 +60,17 @@ class Operator:
             name=config.lease_name,
             me=self._me,
             timing=self._timing,
-            heartbeat=self._heartbeat,
             on_change=self._on_leadership,
+            on_version=lambda lease: self._told(kinds.LEASE, lease),
         )
         self._may_work = asyncio.Event()
         self._is_closing = False
         self._busy: set[asyncio.Task[None]] = set()
-        self._stale: set[Kind] = set()
+        self._listing = Listing(kinds.WATCHED)
         self._relist = asyncio.Event()
-        self._synced = asyncio.Event()
-        self._health = Health(self._metrics, self._heartbeat, is_synced=self._synced.is_set)
+        self._health = Health(
+            self._metrics, self._heartbeat, is_synced=lambda: self._listing.is_complete
+        )
 
     async def run(self) -> None:
         """Until SIGTERM, or until something fails for good."""
@@ -83,7 +87,7 @@ class Operator:
             from_config(self._config),
             self._metrics,
             instance=self._me,
-            on_change=self._wake,
+            on_written=self._on_written,
         )
         server = await self._health.serve(self._config.metrics_port)
         await self._wait_for_kinds()
@@ -92,6 +96,7 @@ class Operator:
             self._health.sample(),
             self._election.run(self._cluster),
             self._keep_listed(),
+            self._chase(),
             self._resync(),
             handlers.watch(self, self._scope()),
         ]
@@ -131,25 +136,41 @@ class Operator:
         except ClusterError as error:
             log.warning("the lease runs out by itself: %s", error)
 
-    # What the watches bring
+    # What the watches bring, and what we know without them
 
     def on_event(self, kind: Kind, document: Document, *, deleted: bool) -> None:
+        self._heartbeat.seen(self._stream(kind, document), documents.version(document))
         if kind is kinds.LEASE and self._is_own_lease(document):
-            self._heartbeat.seen(str(document["metadata"].get("resourceVersion") or ""))
             self._election.nudge()
-            if not self._synced.is_set():
+            if not self._listing.is_complete:
                 self._relist.set()
         if kind is not kinds.LEASE and not self._is_ours(documents.namespace(document)):
             return
         self._wake(self._cache.take(kind, document, deleted=deleted))
 
     def on_listed(self, kind: Kind) -> None:
-        self._stale.add(kind)
+        self._listing.mark(kind)
         self._relist.set()
 
-    def _wake(self, keys: Iterable[Key]) -> None:
+    def _on_written(self, key: Key, document: Document) -> None:
+        """The answer to a write of this model's pass: known at once, not when the watch brings
+        it."""
+        kind = kinds.of(document)
+        self._told(kind, document)
+        self._wake(self._cache.take(kind, document), own=key)
+
+    def _told(self, kind: Kind, document: Document) -> None:
+        """This version exists: the watch must bring it, too."""
+        version = documents.version(document)
+        self._heartbeat.told(self._stream(kind, document), version, clock())
+
+    def _stream(self, kind: Kind, document: Document) -> Stream:
+        is_one_for_all = self._config.namespaces is None
+        return kind.kind, None if is_one_for_all else documents.namespace(document)
+
+    def _wake(self, keys: Iterable[Key], *, own: Key | None = None) -> None:
         for key in keys:
-            self._queue.add(key, _GATHER_S)
+            self._queue.add(key, _GATHER_S, is_own=key == own)
         self._metrics.queue_depth.set(len(self._queue))
 
     def _is_own_lease(self, document: Document) -> bool:
@@ -191,37 +212,53 @@ class Operator:
             await self._relist.wait()
             self._relist.clear()
             # Handlers run only once kopf has listed every kind, so nothing falls between.
-            if not self._synced.is_set():
-                self._stale = set(kinds.WATCHED)
-            stale, self._stale = self._stale, set()
+            taken = self._listing.take()
             try:
-                for kind in stale:
+                for kind in taken:
                     await self._list(kind)
             except ClusterError as error:
                 log.warning("listing: %s", error)
-                self._stale |= stale
+                self._listing.failed(taken)
                 self._relist.set()
                 await asyncio.sleep(_RELIST_PAUSE_S)
                 continue
-            if not self._synced.is_set():
+            if not self._listing.is_complete:
                 log.info("caches are complete", extra={"models": len(self._cache.models())})
-                self._synced.set()
-            self._begin()
+            self._listing.succeeded()
+            if self._listing.is_current:
+                self._begin()
+            else:
+                self._relist.set()
             await asyncio.sleep(_RELIST_PAUSE_S)
 
     async def _list(self, kind: Kind) -> None:
         for namespace in self._namespaces(kind):
             items, version = await self._cluster.list(kind, namespace)
             for document in self._cache.replace(kind, items, version, namespace=namespace):
+                if self._cache.get(kind, *documents.where(document)) is document:
+                    self._told(kind, document)
                 self._wake(self._cache.concerned(kind, document))
+            newest = max(map(documents.version, items), key=documents.order, default="0")
+            self._heartbeat.listed((kind.kind, namespace), newest, version)
+
+    async def _chase(self) -> None:
+        """List what a watch owes for long: it repairs the caches, and tells a watch that is dead
+        (then liveness ends this process) from one whose object has gone."""
+        while True:
+            await asyncio.sleep(_CHASE_PAUSE_S)
+            late = self._heartbeat.most_late(clock())
+            if late is not None and late.age_s > _CHASE_AFTER_S and self._listing.is_complete:
+                log.warning("%s", late)
+                self._listing.mark(kinds.by_name(late.stream[0]))
+                self._relist.set()
 
     async def _resync(self) -> None:
         """Everything once in a while, spread out, in case a watch lied."""
         while True:
             await asyncio.sleep(self._config.resync_s * self._rng.uniform(0.8, 1.2))
-            if not self._synced.is_set():
+            if not self._listing.is_complete:
                 continue
-            self._stale |= set(kinds.WATCHED)
+            self._listing.mark_all()
             self._relist.set()
             for key in self._cache.models():
                 self._queue.add(key, self._rng.uniform(0, self._config.resync_s / 10))
@@ -231,9 +268,12 @@ class Operator:
     def _on_leadership(self, is_leader: bool) -> None:
         self._metrics.leader.set(1 if is_leader else 0)
         self._may_work.clear()
-        if is_leader and self._synced.is_set():
-            # The predecessor's last writes may not have come through the watches yet: list first.
-            self._stale = set(kinds.WATCHED)
+        if not is_leader:
+            return
+        # The predecessor's last writes may not have come through the watches yet, nor be in a
+        # list that is under way: everything again, and only then work.
+        self._listing.mark_all()
+        if self._listing.is_complete:
             self._relist.set()
 
     def _begin(self) -> None:

@@ -23,7 +23,10 @@ _TOKEN_BYTES = 32
 
 
 class Reconciler:
-    """Keeps nothing between passes but what the API server last refused."""
+    """Keeps nothing between passes but what the API server last refused.
+
+    `on_written` gets the answer to every write, and the model whose pass wrote it.
+    """
 
     def __init__(
         self,
@@ -33,14 +36,14 @@ class Reconciler:
         metrics: Metrics,
         *,
         instance: str,
-        on_change: Callable[[set[Key]], None],
+        on_written: Callable[[Key, Document], None],
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._settings = settings
         self._metrics = metrics
         self._instance = instance
-        self._on_change = on_change
+        self._on_written = on_written
         self._refusals: dict[Key, dict[str, Refusal]] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -63,18 +66,18 @@ class Reconciler:
         now = datetime.now(UTC)
         token = _fresh_token()
         decided = plan(model, observed, self._settings, now, token)
-        refusals = await self._carry_out(decided)
+        refusals = await self._carry_out(key, decided)
         if refusals != observed.refusals:
             self._refusals[key] = refusals
             told = plan(model, replace(observed, refusals=refusals), self._settings, now, token)
             decided = replace(decided, status=told.status, events=told.events)
-        await self._report(model, decided)
+        await self._report(key, model, decided)
         if refusals:
             what, refusal = next(iter(refusals.items()))
             raise RefusedError(refusal.code, f"{what}: {refusal.message}")
         return decided.requeue_after_s
 
-    async def _carry_out(self, decided: Plan) -> dict[str, Refusal]:
+    async def _carry_out(self, key: Key, decided: Plan) -> dict[str, Refusal]:
         """Writes in order. A refused one does not keep the others from being written."""
         refusals: dict[str, Refusal] = {}
 
@@ -86,48 +89,43 @@ class Reconciler:
                 log.warning("refused %s: %s", what, error)
 
         for document in decided.create:
-            await attempt(_what(document), self._create(document))
+            await attempt(_what(document), self._create(key, document))
         for document in decided.apply:
-            await attempt(_what(document), self._apply(document))
+            await attempt(_what(document), self._apply(key, document))
         for ref in decided.delete:
             # Named apart: a Pod that must not be deleted says nothing against its template.
-            await attempt(f"deletion of {ref.kind}/{ref.name}", self._delete(ref))
+            await attempt(f"deletion of {ref.kind}/{ref.name}", self._delete(key, ref))
         return refusals
 
-    async def _apply(self, document: Document) -> None:
-        self._took(await self._cluster.apply(document))
+    async def _apply(self, key: Key, document: Document) -> None:
+        self._on_written(key, await self._cluster.apply(document))
 
-    async def _delete(self, ref: documents.Ref) -> None:
+    async def _delete(self, key: Key, ref: documents.Ref) -> None:
         answer = await self._cluster.delete(ref)
         log.info("deleted %s", ref)
         if answer is not None and documents.is_terminating(answer):
-            self._took(answer)
+            self._on_written(key, answer)
 
-    async def _create(self, document: Document) -> None:
+    async def _create(self, key: Key, document: Document) -> None:
         try:
-            self._took(await self._cluster.create(document))
+            self._on_written(key, await self._cluster.create(document))
         except ConflictError:
             kind = kinds.of(document)
-            where = documents.namespace(document), documents.name(document)
-            present = await self._cluster.get(kind, *where)
+            present = await self._cluster.get(kind, *documents.where(document))
             if present is not None:
-                self._took({"apiVersion": kind.api_version, "kind": kind.kind, **present})
+                document = {"apiVersion": kind.api_version, "kind": kind.kind, **present}
+                self._on_written(key, document)
 
-    async def _report(self, model: Document, decided: Plan) -> None:
+    async def _report(self, key: Key, model: Document, decided: Plan) -> None:
         if decided.status is None:
             return
-        self._took(await self._cluster.write_status(model, decided.status))
+        self._on_written(key, await self._cluster.write_status(model, decided.status))
         for event in decided.events:
             try:
                 await self._cluster.create(self._event(model, event))
             except (ConflictError, RefusedError) as error:
                 # An event is a courtesy; a namespace that goes away takes none.
                 log.info("no event for %s: %s", documents.name(model), error)
-
-    def _took(self, document: Document) -> None:
-        """Our own writes are known at once, not when the watch brings them."""
-        kind = kinds.of(document)
-        self._on_change(self._cache.take(kind, document))
 
     def _event(self, model: Document, event: Event) -> Document:
         return {
@@ -158,7 +156,6 @@ def _what(document: Document) -> str:
     return f"{document['kind']}/{documents.name(document)}"
 
 
-def _fresh_token() -> tuple[str, str]:
-    """Two keys, base64 of base64: what a Secret's `data` holds, printable when mounted."""
-    keys = [base64.b64encode(secrets.token_urlsafe(_TOKEN_BYTES).encode()) for _ in range(2)]
-    return keys[0].decode(), keys[1].decode()
+def _fresh_token() -> str:
+    """Base64 of base64: what a Secret's `data` holds, printable when mounted."""
+    return base64.b64encode(secrets.token_urlsafe(_TOKEN_BYTES).encode()).decode()

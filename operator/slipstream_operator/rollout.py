@@ -126,16 +126,16 @@ def _drain(fleet: Fleet, now: datetime) -> _Drain:
     age_s = documents.seconds_since(since, now)
     # Without a time nothing was ever drained here.
     remaining_s = 0.0 if age_s is None else max(0.0, fleet.drain_acknowledge_s - age_s)
-    is_done = remaining_s == 0.0 or has_acknowledged(route, fleet.gateways, now)
+    is_done = remaining_s == 0.0 or has_acknowledged(route, fleet.gateways)
     return _Drain(routed_revision(route), pods, since, is_done, max(remaining_s, 0.5))
 
 
-def has_acknowledged(route: Document, gateways: Iterable[GatewayLease], now: datetime) -> bool:
+def has_acknowledged(route: Document, gateways: Iterable[GatewayLease]) -> bool:
     """Whether every living gateway has taken over this generation of the route."""
     entries = ((route.get("status") or {}).get("gateways")) or []
     seen = {(e.get("namespace"), e.get("name")): e.get("observedGeneration", 0) for e in entries}
     wanted = documents.generation(route)
-    return all(seen.get((g.namespace, g.name), -1) >= wanted for g in gateways if g.expires > now)
+    return all(seen.get((g.namespace, g.name), -1) >= wanted for g in gateways if g.is_alive)
 
 
 def _routed(fleet: Fleet, current: str | None) -> str:

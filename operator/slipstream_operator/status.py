@@ -57,7 +57,7 @@ def compute(facts: Facts, now: datetime) -> dict[str, Any]:
         p for p in facts.pods if not documents.is_terminating(p) and not documents.is_finished(p)
     ]
     updated = rollout.live(facts.pods, facts.target) if facts.target else []
-    finding = _finding(facts)
+    finding = _finding(facts, now)
     generation = documents.generation(facts.model)
     conditions = list(before.conditions)
     for type_, verdict in (
@@ -95,7 +95,7 @@ def _selector(model: str) -> str:
     return f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY},{names.LABEL_MODEL}={model}"
 
 
-def _finding(facts: Facts) -> Finding | None:
+def _finding(facts: Facts, now: datetime) -> Finding | None:
     """What is wrong with the revision that should run; else with the one that does."""
     if facts.refusal is not None:
         what, refusal = facts.refusal
@@ -114,7 +114,7 @@ def _finding(facts: Facts) -> Finding | None:
             if documents.label(p, names.LABEL_REVISION) == revision
             and not documents.is_terminating(p)
         ]
-        found = diagnosis.worst(pods)
+        found = diagnosis.worst(pods, now)
         if found is not None:
             return found
     return None

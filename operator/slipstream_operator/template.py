@@ -62,7 +62,10 @@ def render(namespace: str, model: str, spec: InferenceModelSpec, settings: Setti
         engine_config=_engine_config(namespace, model, spec, settings, revision=revision),
         image=_image(spec, settings),
         source=_source(spec),
-        pod_defaults_digest=documents.digest(documents.canonical(settings.pod_defaults)),
+        pod_defaults_digest=documents.digest(
+            documents.canonical(settings.pod_defaults),
+            documents.canonical(settings.engine_resources),
+        ),
     )
 
 
@@ -188,12 +191,12 @@ def _pod_spec(
             "fsGroup": _USER_ID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_engine(_image(spec, settings), mounts)],
+        "containers": [_engine(_image(spec, settings), settings.engine_resources, mounts)],
         "volumes": volumes,
     }
 
 
-def _engine(image: str, mounts: list[Document]) -> Document:
+def _engine(image: str, resources: Document, mounts: list[Document]) -> Document:
     return {
         "name": names.ENGINE_CONTAINER,
         "image": image,
@@ -201,6 +204,7 @@ def _engine(image: str, mounts: list[Document]) -> Document:
         "ports": [
             {"name": names.ENGINE_PORT_NAME, "containerPort": names.ENGINE_PORT, "protocol": "TCP"}
         ],
+        "resources": resources,
         "startupProbe": _probe("/health", _STARTUP_PERIOD_S, _STARTUP_FAILURES),
         "livenessProbe": _probe("/health", 10, 3),
         "readinessProbe": _probe("/ready", 2, 2),

@@ -49,7 +49,7 @@ class Script:
                 await send(response, delta=tool(function={"arguments": part}))
         await send(response, delta={}, finish="tool_calls" if self.call else "stop")
         if self.usage:
-            await response.write(event({"choices": [], "usage": self.counts()}))
+            await response.write(chunk(choices=[], usage=self.counts()))
         if self.ends_with_done:
             await response.write(b"data: [DONE]\n\n")
         return response
@@ -84,7 +84,13 @@ async def send(
     response: web.StreamResponse, *, delta: dict[str, Any], finish: str | None = None
 ) -> None:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    await response.write(event({"id": "c-1", "choices": [choice], "usage": None}))
+    await response.write(chunk(choices=[choice], usage=None))
+
+
+def chunk(**fields: Any) -> bytes:
+    """As OpenAI names it: other load generators go by `object`."""
+    document = {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": "small"}
+    return event({**document, **fields})
 
 
 def refuse(status: int, message: str) -> Answer:

@@ -3,6 +3,10 @@
 import asyncio
 import itertools
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -348,6 +352,21 @@ def test_a_warm_up_that_fails_ends_the_run_with_the_endpoints_words(endpoint: St
     assert result.exit_code == 1
     assert "http_404: model is gone" in result.stderr
     assert len(endpoint.seen) == 1
+
+
+def test_an_interrupted_run_shows_what_it_has(endpoint: Stand) -> None:
+    """A process of its own: the signal is for the command, not for this one."""
+    words = ("bench", "serve", "--url", endpoint.url, "--duration", "60")
+    command = (sys.executable, "-m", "slipstream_cli", *words)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        deadline_s = clock_s() + 30
+        while len(endpoint.seen) < 3 and clock_s() < deadline_s:
+            time.sleep(0.02)
+        running.send_signal(signal.SIGINT)
+        shown, _ = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "interrupted" in shown
+    assert "TTFT, ms" in shown
 
 
 def test_a_run_in_which_nothing_succeeded_has_failed(endpoint: Stand) -> None:

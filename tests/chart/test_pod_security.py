@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from slipstream_api.config import OperatorConfig
 from slipstream_api.inferencemodel import InferenceModelSpec
-from slipstream_operator import template
-from slipstream_operator.settings import Settings
+from slipstream_operator import settings, template
 from tests.chart import pod_security
 from tests.chart.helm import Helm, select
 
@@ -20,11 +20,10 @@ def pod_specs(helm: Helm, *arguments: str) -> dict[str, dict[str, Any]]:
 
 def engine_spec() -> dict[str, Any]:
     """An engine Pod as the operator renders it from the chart's defaults."""
-    settings = Settings(
-        engine_image="engine:1", pod_defaults={}, drain_acknowledge_s=10, drain_timeout_s=60
-    )
+    config = OperatorConfig(schema_version=1, engine_image="engine:1", operator_namespace="s")
     model = InferenceModelSpec.model_validate({"model": {"source": "pvc://weights/a"}})
-    spec: dict[str, Any] = template.render("a", "m", model, settings).pod_template["spec"]
+    rendered = template.render("a", "m", model, settings.from_config(config))
+    spec: dict[str, Any] = rendered.pod_template["spec"]
     return spec
 
 

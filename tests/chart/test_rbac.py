@@ -21,6 +21,7 @@ modelroutes.slipstream.dev: create get list patch watch
 pods: create delete get list patch watch
 services: create delete get list patch watch
 configmaps: create delete get list patch watch
+networkpolicies.networking.k8s.io: create delete get list patch watch
 secrets: create
 secrets[slipstream-internal-token]: delete get list patch watch
 leases.coordination.k8s.io: get list watch
@@ -44,6 +45,7 @@ modelroutes.slipstream.dev: get list watch
 pods: get list watch
 services: get list watch
 configmaps: get list watch
+networkpolicies.networking.k8s.io: get list watch
 secrets[slipstream-internal-token]: get list watch
 """
 )

@@ -66,10 +66,18 @@ def test_the_operator_accepts_its_configuration_and_reads_every_value(helm: Helm
         *("--set", "engine.podDefaults.metadata.labels.team=a"),
         *("--set", "operator.leaseDurationSeconds=30", "--set", "operator.resyncSeconds=600"),
         *("--set", "operator.drainAcknowledgeSeconds=20"),
+        *("--set", "engine.resources.requests.cpu=2,engine.resources.limits.memory=8Gi"),
+        *("--set", "internalToken.rotateAfterHours=24,internalToken.settleSeconds=900"),
+        *("--set", "networkPolicy.enabled=false"),
+        *("--set", "networkPolicy.enginePeers[0].podSelector.matchLabels.app=prometheus"),
     )
     assert config.parse(config.OperatorConfig, text, origin="chart") == config.OperatorConfig(
         schema_version=1,
         engine_image="mirror/engine:7",
+        engine_resources={
+            "requests": {"cpu": 2, "memory": "512Mi"},
+            "limits": {"memory": "8Gi"},
+        },
         pod_defaults={"metadata": {"labels": {"team": "a"}}},
         namespaces=None,
         operator_namespace=NAMESPACE,
@@ -78,7 +86,17 @@ def test_the_operator_accepts_its_configuration_and_reads_every_value(helm: Helm
         resync_s=600,
         drain_acknowledge_s=20,
         drain_timeout_s=90,
+        token_rotate_after_s=24 * 3600,
+        token_settle_s=900,
+        network_policies=False,
+        network_peers=[{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
     )
+
+
+def test_a_rotation_after_zero_hours_is_none(helm: Helm) -> None:
+    text = component_config(helm, "operator", "--set", "internalToken.rotateAfterHours=0")
+    parsed = config.parse(config.OperatorConfig, text, origin="chart")
+    assert parsed.token_rotate_after_s is None
 
 
 def test_the_gateway_accepts_its_configuration_and_reads_every_value(helm: Helm) -> None:
@@ -184,7 +202,7 @@ def test_a_changed_configuration_restarts_its_reader_and_nobody_else(helm: Helm)
 
 def test_a_gateway_gets_time_to_finish_its_streams(helm: Helm) -> None:
     template = pod_template(helm, "gateway", "--set", "gateway.drainTimeoutSeconds=300")
-    assert template["spec"]["terminationGracePeriodSeconds"] == 310
+    assert template["spec"]["terminationGracePeriodSeconds"] == 315
 
 
 def test_ports_are_those_of_the_contract(helm: Helm) -> None:

@@ -72,6 +72,7 @@ BY_NAME = f"--field-selector=metadata.name={SECRET}"
     [
         ("operator", "get inferencemodels -A"),
         ("operator", "get modelroutes,pods,services,configmaps,controllerrevisions -A"),
+        ("operator", "get networkpolicies -A"),
         ("operator", f"get secrets -A {BY_NAME}"),
         ("operator", f"-n NAMESPACE get secret {SECRET} --ignore-not-found"),
         ("operator", "-n NAMESPACE get leases"),

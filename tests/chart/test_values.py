@@ -28,6 +28,11 @@ from tests.chart.helm import Helm, HelmError
         ("engine.podDefaults.containers=1", "engine/podDefaults"),
         ("engine.podDefaults.metadata.labels.a=1", "engine/podDefaults/metadata/labels/a"),
         ("engine.drainTimeoutSeconds=0", "engine/drainTimeoutSeconds"),
+        ("engine.resources.requests.memory=much", "engine/resources/requests/memory"),
+        ("networkPolicy.enginePeers[0].namespace=monitoring", "networkPolicy/enginePeers/0"),
+        ("networkPolicy.enginePeers={monitoring}", "networkPolicy/enginePeers/0"),
+        ("internalToken.rotateAfterHours=-1", "internalToken/rotateAfterHours"),
+        ("internalToken.settleSeconds=10", "internalToken/settleSeconds"),
         ("operator.command=slipstream", "operator/command"),
         ("operator.command={}", "operator/command"),
         ("gateway.extraEnv[0].value=x", "gateway/extraEnv/0"),
@@ -61,17 +66,20 @@ def test_the_schema_knows_exactly_the_keys_that_have_defaults(helm: Helm) -> Non
     schema = json.loads((helm.chart / "values.schema.json").read_text())
     defaults = values_of(helm)
 
+    # May be set, and have no default.
+    optional = {
+        "": {"global"},
+        "operator.resources": {"claims"},
+        "gateway.resources": {"claims"},
+        "engine.resources": {"claims", "limits"},
+    }
+
     def owned(value: Mapping[str, Any], node: Mapping[str, Any], path: str) -> Iterator[str]:
         if "$ref" in node:
             node = schema["definitions"][node["$ref"].rsplit("/", 1)[-1]]
         if node.get("additionalProperties") is not False:
             return  # Kubernetes' own shape, not ours
-        optional = (
-            {"global", "claims"}
-            if path in ("", "operator.resources", "gateway.resources")
-            else set()
-        )
-        if set(node["properties"]) - optional != set(value) and value:
+        if set(node["properties"]) - optional.get(path, set()) != set(value) and value:
             yield f"{path}: {set(node['properties']) ^ set(value)}"
         for key, child in value.items():
             if isinstance(child, Mapping):

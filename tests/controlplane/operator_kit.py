@@ -268,6 +268,7 @@ def children(api: Api, namespace: str) -> list[str]:
         f"/api/v1/namespaces/{namespace}/services",
         f"/api/v1/namespaces/{namespace}/secrets",
         f"/apis/apps/v1/namespaces/{namespace}/controllerrevisions",
+        f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies",
         f"{MODELS}/namespaces/{namespace}/modelroutes",
     ):
         plural = path.rpartition("/")[2]
@@ -317,6 +318,11 @@ class OperatorProcess:
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(20)
+
+
+def has_no_late_watch(process: OperatorProcess) -> bool:
+    """What it wrote has come back through the watches; one that owes something gets ever later."""
+    return process.metric("slipstream_operator_watch_age_seconds") < 2.0
 
 
 def free_port() -> int:

@@ -115,6 +115,7 @@ def test_the_charts_rights_are_enough_for_the_life_of_a_model(
         kit.patch_model(api, namespace, "allowed", {"scaling": {"replicas": 0}})
         api.wait_condition(namespace, "allowed", "Ready", "False", "ScaledToZero")
         assert operator.metric('slipstream_operator_reconcile_errors_total{cause="bug"}') == 0
+        kit.wait_for(lambda: kit.has_no_late_watch(operator), "watches that brought every write")
         log = operator.log.read_text()
         assert operator.stop() == 0
     # How the API server words a missing right; admission refuses other tests' models in its way.

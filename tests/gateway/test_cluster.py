@@ -288,6 +288,7 @@ async def test_the_process_drains_on_sigterm_and_leaves_nothing(
     file.write_text(json.dumps(config))
     async with reachable_engine("a") as a, aiohttp.ClientSession() as client:
         a.behaviour = slowly
+        place.put_token("one")
         place.put_slice("stable", {"a": a.port})
         place.put_route({"stable": 10_000})
         process = subprocess.Popen(  # noqa: ASYNC220  (starting is quick)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from slipstream_api import failure
 from slipstream_gateway import documents, process, tokens
+from slipstream_gateway.cluster import Identity
 from slipstream_gateway.documents import DocumentError
 from slipstream_gateway.tokens import InUse, Tokens
 from slipstream_gateway.view import Acknowledgement, SeenRoute, View
@@ -38,15 +39,27 @@ def route_document(**changes: Any) -> dict[str, Any]:
 
 def test_a_route_document_is_read_with_this_gateways_own_acknowledgement() -> None:
     track = {**TRACK, "drainingPods": ["p"]}
-    seen = documents.route(route_document(tracks=[track]), "gw-1")
+    seen = documents.route(route_document(tracks=[track]), ("n", "gw-1"))
     assert (seen.route.generation, seen.acknowledged) == (3, 2)
     assert seen.route.tracks[0].draining_pods == frozenset({"p"})
-    assert documents.route(route_document(), "gw-9").acknowledged is None
+    assert documents.route(route_document(), ("n", "gw-9")).acknowledged is None
+
+
+def test_another_installations_gateway_of_the_same_name_is_another_one() -> None:
+    assert documents.route(route_document(), ("elsewhere", "gw-1")).acknowledged is None
+    managers = {
+        Identity(name, namespace).field_manager
+        for namespace in ("a" * 63, "b" * 63)
+        for name in ("gw-1", "x" * 200 + "1", "x" * 200 + "2")
+    }
+    assert len(managers) == 6
+    assert max(len(manager) for manager in managers) <= 128
 
 
 def test_fields_of_a_newer_operator_are_passed_over() -> None:
     newer = route_document(scaling={"x": 1}, tracks=[{**TRACK, "future": True}])
-    assert documents.route(newer, "gw-1") == documents.route(route_document(), "gw-1")
+    mine = ("n", "gw-1")
+    assert documents.route(newer, mine) == documents.route(route_document(), mine)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +70,7 @@ def test_a_route_that_cannot_be_read_is_named_with_its_field(
     changes: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(DocumentError, match=f"agents/coder: {field}"):
-        documents.route(route_document(**changes), "gw-1")
+        documents.route(route_document(**changes), ("n", "gw-1"))
 
 
 @pytest.mark.parametrize(

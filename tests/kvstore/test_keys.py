@@ -259,5 +259,5 @@ def test_tenants_have_one_id_only_when_they_are_one(a: str | None, b: str | None
     ],
 )
 def test_a_namespace_that_says_too_little_is_refused(build: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match="rank|needs"):
+    with pytest.raises(ValueError, match=r"rank|needs"):
         build()

@@ -209,7 +209,7 @@ def test_a_pod_that_fails_is_explained(container: dict[str, Any], reason: str, w
         "config": Reason.CONFIG_INVALID,
         "loop": Reason.CRASH_LOOP,
     }[reason]
-    finding = diagnosis.explain(pod(container))
+    finding = diagnosis.explain(pod(container), world.START)
     assert finding is not None
     assert finding.reason is expected
     assert words in finding.message
@@ -224,17 +224,53 @@ def test_a_pod_that_fails_is_explained(container: dict[str, Any], reason: str, w
     ],
 )
 def test_a_pod_on_its_way_is_no_failure(container: dict[str, Any]) -> None:
-    assert diagnosis.explain(pod(container)) is None
+    assert diagnosis.explain(pod(container), world.START) is None
 
 
 def test_a_ready_pod_is_no_failure_whatever_happened_before() -> None:
     ended = {"lastState": {"terminated": {"exitCode": 1}}, "restartCount": 9}
-    assert diagnosis.explain(pod(ended, {"type": "Ready", "status": "True"})) is None
+    assert diagnosis.explain(pod(ended, {"type": "Ready", "status": "True"}), world.START) is None
+
+
+@pytest.mark.parametrize(
+    ("restarts", "ended_at", "reason"),
+    [
+        (9, "2026-11-01T11:59:00Z", Reason.CRASH_LOOP),
+        (9, "2026-11-01T11:50:01Z", Reason.CRASH_LOOP),
+        (1, "2026-11-01T11:59:00Z", Reason.CONTAINER_FAILED),
+        (9, "2026-11-01T11:50:00Z", None),
+        (1, "2026-10-20T11:50:00Z", None),
+    ],
+)
+def test_restarts_of_long_ago_are_no_crash_loop(
+    restarts: int, ended_at: str, reason: Reason | None
+) -> None:
+    """A Pod that ran for days after them and is not ready for a moment has another problem."""
+    ended = {"exitCode": 2, "finishedAt": ended_at}
+    container = {
+        "restartCount": restarts,
+        "state": {"running": {"startedAt": ended_at}},
+        "lastState": {"terminated": ended},
+    }
+    finding = diagnosis.explain(pod(container), world.START)
+    assert (finding.reason if finding is not None else None) == reason
+
+
+def test_a_container_that_the_kubelet_holds_back_is_a_loop_whatever_the_time() -> None:
+    container = {
+        "restartCount": 9,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 2, "finishedAt": "2026-10-01T00:00:00Z"}},
+    }
+    finding = diagnosis.explain(pod(container), world.START)
+    assert finding is not None
+    assert finding.reason is Reason.CRASH_LOOP
 
 
 def test_a_long_log_is_shown_by_its_end() -> None:
     log = "first line\n" + "noise\n" * 500 + "the last line says why"
-    finding = diagnosis.explain(pod({"state": {"terminated": {"exitCode": 1, "message": log}}}))
+    ended = pod({"state": {"terminated": {"exitCode": 1, "message": log}}})
+    finding = diagnosis.explain(ended, world.START)
     assert finding is not None
     assert finding.message.endswith("the last line says why")
     assert "first line" not in finding.message

@@ -41,7 +41,7 @@ def decide(given: dict[str, Any]) -> Plan:
         what: Refusal(refusal["code"], refusal["message"])
         for what, refusal in given.get("refusals", {}).items()
     }
-    observed = replace(world.observe(objects, model["metadata"]["name"]), refusals=refusals)
+    observed = replace(world.observe(objects, model["metadata"]["name"], NOW), refusals=refusals)
     settings = world.settings(**given.get("settings", {}))
     return plan(model, observed, settings, NOW, world.TOKEN)
 

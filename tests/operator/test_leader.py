@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_operator import leader
-from slipstream_operator.heartbeat import Heartbeat
+from slipstream_operator.heartbeat import Heartbeat, Late
 from slipstream_operator.leader import Action, Sighting, Timing
 
 TIMING = Timing(15.0)
@@ -109,15 +109,49 @@ def test_two_processes_with_pauses_and_different_clocks_never_overlap(
                 last_landing[one.name] = now + TIMING.write_timeout_s
 
 
+LEASES = ("Lease", None)
+
+
+def age_s(heartbeat: Heartbeat, now: float) -> float:
+    late = heartbeat.most_late(now)
+    return late.age_s if late is not None else 0.0
+
+
 def test_the_watch_is_behind_only_while_something_told_is_unseen() -> None:
     heartbeat = Heartbeat()
-    assert heartbeat.age_s(100.0) == 0.0
-    heartbeat.told("5", 10.0)
-    heartbeat.told("6", 20.0)
-    assert heartbeat.age_s(30.0) == 20.0
-    heartbeat.seen("5")
-    assert heartbeat.age_s(30.0) == 10.0
-    heartbeat.seen("6")
-    assert heartbeat.age_s(1000.0) == 0.0
-    heartbeat.told("6", 1001.0)
-    assert heartbeat.age_s(2000.0) == 0.0
+    assert age_s(heartbeat, 100.0) == 0.0
+    heartbeat.told(LEASES, "5", 10.0)
+    heartbeat.told(LEASES, "6", 20.0)
+    assert age_s(heartbeat, 30.0) == 20.0
+    heartbeat.seen(LEASES, "5")
+    assert age_s(heartbeat, 30.0) == 10.0
+    heartbeat.seen(LEASES, "6")
+    assert age_s(heartbeat, 1000.0) == 0.0
+    heartbeat.told(LEASES, "6", 1001.0)
+    assert age_s(heartbeat, 2000.0) == 0.0
+
+
+def test_what_was_told_and_is_gone_by_the_next_list_is_owed_by_no_watch() -> None:
+    heartbeat = Heartbeat()
+    heartbeat.told(LEASES, "7", 10.0)
+    heartbeat.listed(LEASES, "7", "9")
+    assert age_s(heartbeat, 20.0) == 10.0, "it is there, so the watch owes it"
+    heartbeat.listed(LEASES, "0", "6")
+    assert age_s(heartbeat, 20.0) == 10.0, "an older list says nothing of it"
+    heartbeat.listed(LEASES, "5", "12")
+    assert age_s(heartbeat, 20.0) == 0.0
+
+
+def test_a_living_watch_of_one_kind_does_not_hide_the_dead_one_of_another() -> None:
+    heartbeat = Heartbeat()
+    heartbeat.told(("Pod", "agents"), "7", 10.0)
+    for version in range(8, 20):
+        heartbeat.told(LEASES, str(version), float(version))
+        heartbeat.seen(LEASES, str(version))
+        heartbeat.seen(("Pod", "elsewhere"), str(version))
+    heartbeat.told(("Service", "agents"), "20", 100.0)
+    late = heartbeat.most_late(140.0)
+    assert late == Late(("Pod", "agents"), 130.0)
+    assert str(late) == "watch of Pod in agents is 130 s behind"
+    heartbeat.seen(("Pod", "agents"), "21")
+    assert heartbeat.most_late(140.0) == Late(("Service", "agents"), 40.0)

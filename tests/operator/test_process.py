@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
+
+from slipstream_api import failure
 
 LIMIT_S = 60
 OPERATOR = (sys.executable, "-m", "slipstream_cli", "operator", "serve")
@@ -56,3 +59,23 @@ def test_sigterm_ends_an_operator_that_still_waits_for_the_api_server(tmp_path: 
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("component", ["operator", "gateway", "engine"])
+def test_what_nobody_foresaw_is_told_like_every_other_failure(
+    component: str, tmp_path: Path
+) -> None:
+    """Here: a file that is no text. The kubelet shows the last line of the log."""
+    path = tmp_path / "config.json"
+    path.write_bytes(b'{"schemaVersion": 1, "revision": "\xff\xfe"}')
+    done = subprocess.run(
+        [sys.executable, "-m", "slipstream_cli", component, "serve", "--config", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    told = failure.parse(done.stderr.splitlines()[-1])
+    assert told is not None
+    assert "utf-8" in told.message

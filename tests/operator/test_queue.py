@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_operator.queue import BASE_S, CAP_S, Schedule, WorkQueue
+from slipstream_operator.queue import WorkQueue
+from slipstream_operator.schedule import BASE_S, CAP_S, Schedule
 
 
 def test_a_key_that_is_added_often_is_handed_out_once() -> None:
@@ -56,11 +57,34 @@ def test_failures_wait_longer_each_time_and_success_forgets_them() -> None:
     assert schedule.fail("model", 0.0, rng) <= BASE_S
 
 
-def test_a_wake_during_a_failing_pass_does_not_shorten_its_wait() -> None:
+def test_a_wake_from_outside_during_a_failing_pass_is_answered_at_once() -> None:
+    schedule: Schedule[str] = Schedule()
+    for _ in range(12):  # long waits by now
+        schedule.add("model", 0.0)
+        assert schedule.take(1e9) == "model"
+        schedule.fail("model", 0.0, random.Random(1))
+    assert schedule.take(1e9) == "model"
+    schedule.add("model", 5.0)
+    assert schedule.fail("model", 1.0, random.Random(1)) > 10
+    assert schedule.take(4.9) is None
+    assert schedule.take(5.0) == "model"
+
+
+def test_a_passs_own_wake_counts_when_it_succeeds() -> None:
     schedule: Schedule[str] = Schedule()
     schedule.add("model", 0.0)
     assert schedule.take(0.0) == "model"
+    schedule.add("model", 3.0, is_own=True)
+    schedule.finish("model", 60.0)
+    assert schedule.take(2.9) is None
+    assert schedule.take(3.0) == "model"
+
+
+def test_a_passs_own_wake_does_not_shorten_the_wait_after_its_failure() -> None:
+    schedule: Schedule[str] = Schedule()
     schedule.add("model", 0.0)
+    assert schedule.take(0.0) == "model"
+    schedule.add("model", 0.0, is_own=True)
     wait = schedule.fail("model", 0.0, random.Random(1))
     assert schedule.take(wait - 0.001) is None
     assert schedule.take(wait) == "model"
@@ -92,6 +116,22 @@ def test_a_waiting_worker_wakes_for_a_new_key_before_an_old_timer() -> None:
         return await asyncio.wait_for(getting, 5)
 
     assert asyncio.run(scenario()) == "near"
+
+
+def test_a_worker_that_waits_for_a_time_is_one_task() -> None:
+    """kopf cancels every task that is younger than itself when it ends, before workers end."""
+
+    async def scenario() -> set[asyncio.Task[str]]:
+        queue: WorkQueue[str] = WorkQueue(asyncio.get_running_loop().time, random.Random(1))
+        queue.add("far", 3600.0)
+        worker = asyncio.create_task(queue.get())
+        before = asyncio.all_tasks()
+        await asyncio.sleep(0)
+        younger = asyncio.all_tasks() - before
+        worker.cancel()
+        return younger
+
+    assert asyncio.run(scenario()) == set()
 
 
 def test_a_repetition_waits_for_its_time() -> None:

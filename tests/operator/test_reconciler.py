@@ -5,12 +5,13 @@ from typing import Any, cast
 
 import pytest
 
-from slipstream_operator import documents, kinds
+from slipstream_operator import children, documents, kinds
 from slipstream_operator.cache import Cache
-from slipstream_operator.cluster import Cluster, RefusedError
+from slipstream_operator.cluster import Cluster, ConflictError, RefusedError
 from slipstream_operator.documents import Document, Ref
 from slipstream_operator.metrics import Metrics
 from slipstream_operator.reconciler import Reconciler
+from slipstream_operator.rotation import Keys
 from tests.operator import world
 
 KEY = (world.NAMESPACE, "coder")
@@ -47,8 +48,24 @@ class Refusing:
         self.taken.append((verb, kind))
 
 
+class Guarding(Refusing):
+    """An API server whose Secret is newer than the operator's snapshot of it."""
+
+    def __init__(self, secret: Document) -> None:
+        super().__init__("", "")
+        self.secret = secret
+
+    async def apply(self, document: Document) -> Document:
+        if document["kind"] == "Secret":
+            wanted = document["metadata"].get("resourceVersion")
+            if wanted not in (None, self.secret["metadata"]["resourceVersion"]):
+                raise ConflictError("the object has been modified")
+            self.secret = document
+        return await super().apply(document)
+
+
 def reconcile(api: Refusing, *objects: Document) -> None:
-    cache = Cache()
+    cache = Cache(lambda: 0.0)
     for document in objects:
         cache.feed(kinds.of(document), document)
     reconciler = Reconciler(
@@ -57,7 +74,7 @@ def reconcile(api: Refusing, *objects: Document) -> None:
         world.settings(),
         Metrics(),
         instance="test",
-        on_change=lambda _: None,
+        on_written=lambda *_: None,
     )
     asyncio.run(reconciler.reconcile(KEY))
 
@@ -102,3 +119,16 @@ def test_a_refused_deletion_is_told_and_is_no_fault_of_the_template() -> None:
     told, message = reason(status, "Degraded")
     assert told == "WriteRefused"
     assert documents.name(finished) in message
+
+
+def test_a_new_owner_of_the_token_brings_no_old_keys_back() -> None:
+    def secret(version: str, data: dict[str, str]) -> Document:
+        keys = Keys(data, "2026-11-01T12:00:00Z")
+        made = children.token_secret(world.NAMESPACE, [], keys, observed=None)
+        return {**made, "metadata": {**made["metadata"], "resourceVersion": version}}
+
+    rotated = secret("8", {"current": "new", "previous": "old"})
+    api = Guarding(rotated)
+    with pytest.raises(ConflictError):
+        reconcile(api, world.model(), secret("7", {"current": "old", "next": "new"}))
+    assert api.secret == rotated

@@ -12,11 +12,12 @@ from slipstream_operator import claims, documents
 from slipstream_operator.documents import Document
 from slipstream_operator.observed import Observed, gateway_lease
 from slipstream_operator.plan import Plan, plan
-from slipstream_operator.settings import Settings
+from slipstream_operator.rotation import Pace
+from slipstream_operator.settings import Clients, Settings
 
 START = datetime(2026, 11, 1, 12, 0, 0, tzinfo=UTC)
 NAMESPACE = "agents"
-TOKEN = ("Y3VycmVudA==", "cHJldmlvdXM=")
+TOKEN = "Y3VycmVudA=="
 
 Key = tuple[str, str]  # kind, name
 
@@ -24,9 +25,12 @@ Key = tuple[str, str]  # kind, name
 def settings(**changes: Any) -> Settings:
     values: dict[str, Any] = {
         "engine_image": "registry.example/engine:1",
+        "engine_resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
         "pod_defaults": {},
         "drain_acknowledge_s": 10,
         "drain_timeout_s": 60,
+        "token_pace": Pace(rotate_after_s=None, settle_s=600),
+        "clients": Clients("system", ()),
     }
     return Settings(**{**values, **changes})
 
@@ -102,7 +106,7 @@ class World:
         self.cache = dict(self.objects)
 
     def observe(self, name: str = "coder") -> Observed:
-        return observe(list(self.cache.values()), name)
+        return observe(list(self.cache.values()), name, self.now)
 
     def plan(self, name: str = "coder") -> Plan:
         seen = self.cache["InferenceModel", name]
@@ -240,6 +244,7 @@ class World:
                     "namespace": "system",
                     "labels": {names.LABEL_COMPONENT: "gateway"},
                 },
+                # Renewed whenever one looks.
                 "spec": {"leaseDurationSeconds": 20, "renewTime": "2099-01-01T00:00:00.000000Z"},
             }
         )
@@ -260,7 +265,12 @@ class World:
         self.put({**document, "status": {"gateways": entries}})
 
 
-def observe(everything: list[Document], name: str) -> Observed:
+def silent_s(lease: Document, now: datetime) -> float:
+    """How long the watch has brought no newer version: here gateways and we share a clock."""
+    return max(0.0, documents.seconds_since(lease["spec"]["renewTime"], now) or 0.0)
+
+
+def observe(everything: list[Document], name: str, now: datetime) -> Observed:
     """The snapshot of one model out of a list of documents."""
 
     def children(kind: str) -> tuple[Document, ...]:
@@ -272,12 +282,13 @@ def observe(everything: list[Document], name: str) -> Observed:
 
     models = [d for d in everything if d["kind"] == "InferenceModel"]
     routes = {documents.name(d): d for d in everything if d["kind"] == "ModelRoute"}
-    leases = [gateway_lease(d) for d in everything if d["kind"] == "Lease"]
+    leases = [gateway_lease(d, silent_s(d, now)) for d in everything if d["kind"] == "Lease"]
     return Observed(
         pods=children("Pod"),
         config_maps=children("ConfigMap"),
         services=children("Service"),
         revisions=children("ControllerRevision"),
+        policies=children("NetworkPolicy"),
         route=routes.get(name),
         token=next((d for d in everything if d["kind"] == "Secret"), None),
         claims=tuple(claims.claim(m, routes.get(documents.name(m))) for m in models),

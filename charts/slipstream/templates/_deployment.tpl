@@ -55,6 +55,29 @@ spec:
 {{- end -}}
 {{- end -}}
 
+{{/* Its one port, for everyone: of the gateway the front door, of the operator metrics and health.
+Nothing is said of what the Pods themselves connect to. */}}
+{{- define "slipstream.networkPolicy" -}}
+{{- if .root.Values.networkPolicy.enabled -}}
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: {{ include "slipstream.fullname" .root }}-{{ .component }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "slipstream.labels" . | nindent 4 }}
+spec:
+  podSelector:
+    matchLabels:
+      {{- include "slipstream.selectorLabels" . | nindent 6 }}
+  policyTypes: [Ingress]
+  ingress:
+    - ports:
+        - port: {{ .port }}
+          protocol: TCP
+{{- end -}}
+{{- end -}}
+
 {{- define "slipstream.deployment" -}}
 {{- $values := index .root.Values .component -}}
 {{- $selector := include "slipstream.selectorLabels" . -}}
@@ -80,6 +103,8 @@ spec:
       # Not the chart's version: an upgrade that changes nothing here restarts nothing.
       labels:
         {{- $selector | nindent 8 }}
+        # What the NetworkPolicies of engines know our Pods by.
+        app.kubernetes.io/part-of: slipstream
         {{- with $values.podLabels }}
         {{- toYaml . | nindent 8 }}
         {{- end }}

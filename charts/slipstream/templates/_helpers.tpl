@@ -84,13 +84,19 @@ to the repository beside it and is never carried over to another. */}}
 {{- $config := dict
   "schemaVersion" 1
   "engineImage" (include "slipstream.engineImage" .)
+  "engineResources" (default dict .Values.engine.resources)
   "podDefaults" .Values.engine.podDefaults
   "operatorNamespace" .Release.Namespace
   "leaseName" (include "slipstream.leaseName" .)
   "leaseDurationS" .Values.operator.leaseDurationSeconds
   "resyncS" .Values.operator.resyncSeconds
   "drainAcknowledgeS" .Values.operator.drainAcknowledgeSeconds
-  "drainTimeoutS" .Values.engine.drainTimeoutSeconds -}}
+  "drainTimeoutS" .Values.engine.drainTimeoutSeconds
+  "tokenRotateAfterS" nil
+  "tokenSettleS" .Values.internalToken.settleSeconds
+  "networkPolicies" .Values.networkPolicy.enabled
+  "networkPeers" .Values.networkPolicy.enginePeers -}}
+{{- with .Values.internalToken.rotateAfterHours -}}{{- $_ := set $config "tokenRotateAfterS" (mul 3600 .) -}}{{- end -}}
 {{- with include "slipstream.namespaces" . -}}{{- $_ := set $config "namespaces" (fromJsonArray .) -}}{{- end -}}
 {{- toPrettyJson $config -}}
 {{- end -}}

@@ -15,6 +15,9 @@
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
 # A creation cannot be limited by name; what is read or changed is one Secret. `delete` is what a
 # change of owners needs where the API server guards them; we delete none.
 - apiGroups: [""]
@@ -24,7 +27,8 @@
   resources: [secrets]
   resourceNames: [slipstream-internal-token]
   verbs: [get, list, watch, patch, delete]
-# The gateways' signs of life; watches go over all that is watched at once.
+# The gateways' signs of life. They are all in the release's namespace, but the library that holds the
+# watches (kopf) watches every kind in the same namespaces.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get, list, watch]
@@ -70,6 +74,9 @@ nothing for them. */}}
   verbs: [get, list, watch]
 - apiGroups: [apps]
   resources: [controllerrevisions]
+  verbs: [get, list, watch]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
   verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [secrets]
