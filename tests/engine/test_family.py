@@ -1,4 +1,4 @@
-"""Llama, Qwen2 and Qwen3 checkpoints that transformers wrote: equal greedy answers."""
+"""Checkpoints of every architecture that transformers wrote: equal greedy answers."""
 
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,17 @@ _CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2, tied": ("qwen2", {"tie_word_embeddings": True}),
     "qwen3": ("qwen3", {"tie_word_embeddings": True}),
     "qwen3, biases": ("qwen3", {"attention_bias": True}),
+    "mistral": ("mistral", {}),
+    "qwen3_moe": ("qwen3_moe", {}),
+    "qwen3_moe, one dense layer, raw weights": (
+        "qwen3_moe",
+        {"mlp_only_layers": [0], "norm_topk_prob": False},
+    ),
+    "glm4_moe": ("glm4_moe", {}),
+    "glm4_moe, all dense but the last, one group": (
+        "glm4_moe",
+        {"num_hidden_layers": 3, "first_k_dense_replace": 2, "n_group": 1, "use_qk_norm": False},
+    ),
 }
 
 
@@ -42,7 +53,7 @@ def _write(folder: Path, architecture: str, changes: dict[str, Any], shard: str 
 
     document = tiny.config(architecture, **changes)
     del document["architectures"], document["head_dim"]
-    if "head_dim" in changes or architecture == "qwen3":
+    if "head_dim" in changes or architecture not in ("llama", "qwen2"):
         document["head_dim"] = changes.get("head_dim", 16)
     settings = AutoConfig.for_model(**document)
     torch.manual_seed(5)
@@ -71,7 +82,7 @@ def _ours(folder: Path, prompts: list[list[int]], count: int) -> list[list[int]]
     runner = Runner(model, local.pool(model, 16, 64))
     arrivals = [(i, local.request(str(i), p, count)) for i, p in enumerate(prompts)]
     answers = local.drive(scheduler, runner, arrivals)
-    return [answers[str(i)] for i in range(len(prompts))]
+    return [answers[str(i), 0] for i in range(len(prompts))]
 
 
 _PROMPTS = [[(7 * i + k) % 384 for i in range(length)] for k, length in enumerate((3, 17, 90))]
