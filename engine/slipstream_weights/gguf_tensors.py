@@ -37,7 +37,9 @@ def matrix(
         return np.empty((len(raw), stop - start), np.float32)
     if not gguf_blocks.is_grouped(tensor.kind):
         return np.ascontiguousarray(_dequantise(raw, tensor, path)[:, start:stop])
-    grouped = gguf_blocks.unpack(raw, tensor.kind)
+    # What a damaged scale leads to is judged below, not warned of here.
+    with np.errstate(all="ignore"):
+        grouped = gguf_blocks.unpack(raw, tensor.kind)
     if not (np.isfinite(grouped.scales).all() and np.isfinite(grouped.minimums).all()):
         raise ModelInvalid("a scale of the tensor is not a finite number", path, tensor.name)
     if start % grouped.group or stop % grouped.group:
@@ -57,7 +59,8 @@ def _dequantise(raw: NDArray[np.uint8], tensor: GgufTensor, path: str) -> Array:
     from gguf import quants
 
     try:
-        values: Array = quants.dequantize(raw, tensor.kind)
+        with np.errstate(all="ignore"):
+            values: Array = quants.dequantize(raw, tensor.kind)
     except (NotImplementedError, ValueError) as error:
         raise ModelInvalid(
             f"{tensor.kind.name} cannot be dequantised: {error}", path, tensor.name

@@ -37,7 +37,9 @@ class StoredTensor:
         raw = np.frombuffer(self.data, kind, (self.end - self.start) // kind.itemsize, self.start)
         raw = raw[rows] if len(self.shape) == 1 else raw.reshape(-1, self.shape[-1])[rows, cols]
         if self.dtype != "BF16":
-            return raw.astype(np.float32)
+            # Values that are no number in float32 are the model's, not a reason to warn.
+            with np.errstate(all="ignore"):
+                return raw.astype(np.float32)
         # bfloat16 is the upper half of a float32.
         wide = raw.astype(np.uint32)
         wide <<= 16

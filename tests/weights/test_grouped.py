@@ -86,14 +86,23 @@ def test_matrices_keep_their_codes_and_rows_stand_in_the_order_of_hugging_face(
         assert np.array_equal(values, expected), name
 
 
-@pytest.mark.parametrize("place", [0, 2], ids=["scale", "minimum"])
-@pytest.mark.parametrize("bits", [0x7C00, 0x7E00, 0xFC00], ids=["inf", "nan", "-inf"])
+_PLACES = {
+    "a scale of Q4_0": (GGMLQuantizationType.Q4_0, 0),
+    "a scale of Q4_1": (GGMLQuantizationType.Q4_1, 0),
+    "a minimum of Q4_1": (GGMLQuantizationType.Q4_1, 2),
+    "a scale of Q8_0": (GGMLQuantizationType.Q8_0, 0),
+}
+
+
+@pytest.mark.parametrize(("kind", "place"), _PLACES.values(), ids=_PLACES)
+@pytest.mark.parametrize(
+    "bits", [0x7C00, 0xFC00, 0x7E00, 0x7C01], ids=["inf", "-inf", "nan", "signalling nan"]
+)
 def test_a_scale_that_is_no_number_is_refused_by_name(
-    tmp_path: Path, place: int, bits: int
+    tmp_path: Path, kind: GGMLQuantizationType, place: int, bits: int
 ) -> None:
     document = tiny.config("qwen2")
     tensors = gguf_files.values(document)
-    kind = GGMLQuantizationType.Q4_1
     path = gguf_files.write(tmp_path / "m.gguf", document, tensors, kind=kind)
     name = "model.layers.1.mlp.up_proj.weight"
     whole = quants.quantize(tensors[name], kind).tobytes()
