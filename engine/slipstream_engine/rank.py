@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 
 from slipstream_api import config as configs
 from slipstream_api.conditions import Reason
@@ -36,15 +37,15 @@ def main() -> int:
         return 0
     except CheckpointError as error:
         reason = Reason.MODEL_NOT_FOUND if isinstance(error, ModelNotFound) else None
-        _send(connection, Failed(reason or Reason.MODEL_INVALID, str(error), "model.path"))
+        _say_last(connection, Failed(reason or Reason.MODEL_INVALID, str(error), "model.path"))
     except ConfigError as error:
-        _send(connection, Failed(Reason.CONFIG_INVALID, error.message, error.field))
+        _say_last(connection, Failed(Reason.CONFIG_INVALID, error.message, error.field))
     except PeerLostError as error:
         message = f"another rank of the replica is gone: {error}"
-        _send(connection, Failed(Reason.CONTAINER_FAILED, message))
+        _say_last(connection, Failed(Reason.CONTAINER_FAILED, message))
     except Exception as error:
         # The serving process tells the operator; the traceback goes to the log.
-        _send(connection, Failed(Reason.CONTAINER_FAILED, f"{type(error).__name__}: {error}"))
+        _say_last(connection, Failed(Reason.CONTAINER_FAILED, f"{type(error).__name__}: {error}"))
         raise
     return 1
 
@@ -124,6 +125,12 @@ def _read(connection: socket.socket, commands: Commands) -> None:
 
 def _send(connection: socket.socket, message: FromRank) -> None:
     connection.sendall(messages.encode(message))
+
+
+def _say_last(connection: socket.socket, words: Failed) -> None:
+    """Nobody may listen any more: another rank that failed earlier has ended the replica."""
+    with suppress(OSError):
+        _send(connection, words)
 
 
 if __name__ == "__main__":
