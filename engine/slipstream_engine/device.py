@@ -47,7 +47,7 @@ class Cuda:
 
     def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
         # Once outside: libraries allocate their workspaces at first use, which no graph may hold.
-        stream = torch.cuda.Stream(self.torch_device)
+        stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.torch_device))
         with torch.cuda.stream(stream):
             work()

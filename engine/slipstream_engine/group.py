@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, distributed
@@ -72,7 +72,10 @@ class Alone:
 
 
 class TorchGroup:
-    """Ranks joined by torch.distributed: gloo between CPUs, NCCL between GPUs. Raises PeerLostError."""
+    """Ranks joined by torch.distributed: gloo between CPUs, NCCL between GPUs.
+
+    Every method raises PeerLostError.
+    """
 
     def __init__(self, split: Split, rendezvous: str, device: torch.device) -> None:
         """Waits until all ranks have come."""
@@ -90,13 +93,10 @@ class TorchGroup:
                 timeout=_MEET,
             )
             everyone = range(split.num_ranks)
-            self._bytes = distributed.new_group(everyone, timeout=_STEP, backend="gloo")
-            self._stages = distributed.new_group(everyone, timeout=_STEP)
-            # Every rank must make every group, in one order.
+            self._bytes = _group(everyone, "gloo")
+            self._stages = _group(everyone)
             groups = [
-                distributed.new_group(
-                    range(stage * split.tensor, (stage + 1) * split.tensor), timeout=_STEP
-                )
+                _group(range(stage * split.tensor, (stage + 1) * split.tensor))
                 for stage in range(split.pipeline)
             ]
         self._tensor_group = groups[split.stage]
@@ -138,6 +138,13 @@ class TorchGroup:
                 body = torch.frombuffer(bytearray(content), dtype=torch.uint8)
             distributed.broadcast(body, src=source, group=self._bytes)
         return bytes(body.numpy())
+
+
+def _group(members: range, backend: str | None = None) -> distributed.ProcessGroup:
+    """Made on every rank, in one order, also on those that are no members."""
+    made = distributed.new_group(members, timeout=_STEP, backend=backend)
+    # A rank that is no member gets a number instead, and never uses it.
+    return cast(distributed.ProcessGroup, made)
 
 
 @contextmanager

@@ -43,5 +43,6 @@ class KvPool:
         sources = torch.tensor([source for source, _ in pairs])
         targets = torch.tensor([target for _, target in pairs])
         for tensor in self._tensors.values():
-            pages = tensor.unflatten(1, (self.num_pages + 1, -1))
+            layers, _, *inner = tensor.shape
+            pages = tensor.view(layers, self.num_pages + 1, -1, *inner)
             pages[:, targets] = pages[:, sources]

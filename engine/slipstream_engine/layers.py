@@ -115,9 +115,7 @@ class Builder:
                 layers[index] = self._layer(index, parts.pop(index))
         return Weights([layers[index] for index in own], *self._ends(top))
 
-    def _ends(
-        self, top: dict[str, Stored]
-    ) -> tuple[Tensor | Table | None, Ending | None]:
+    def _ends(self, top: dict[str, Stored]) -> tuple[Tensor | Table | None, Ending | None]:
         stored = top["model.embed_tokens.weight"]
         is_tied = self._checkpoint.has_tied_embeddings
         embedding = self._table(stored) if self._split.is_first_stage else None

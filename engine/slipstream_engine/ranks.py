@@ -29,7 +29,7 @@ class LeadingRunner:
         self._group.broadcast(_encoder.encode(batch), 0)
         sampled = self._runner.run(batch)
         if self._split.is_last_stage:
-            return sampled or []
+            return sampled
         return _tokens.decode(self._group.broadcast(None, _last_stage_rank(self._split)))
 
     def beat(self) -> None:

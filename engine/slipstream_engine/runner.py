@@ -1,6 +1,7 @@
 """A Batch of integers to sampled tokens: builds the tensors, runs the model, samples."""
 
 import torch
+from torch import Tensor
 
 from slipstream_engine import sampler
 from slipstream_engine.batch import Batch, Chunk, Draw, Sampled
@@ -31,9 +32,10 @@ class Runner:
         self._recorded = recorded
         self._page_tokens = pool.layout.page_tokens
 
-    def run(self, batch: Batch) -> list[Sampled] | None:
-        """A token for every draw, in order; None on a rank that draws none."""
+    def run(self, batch: Batch) -> list[Sampled]:
+        """A token for every draw, in order; none on a rank that does not draw."""
         self._pool.copy(batch.copies)
+        logits: Tensor | None
         if self._recorded is not None and self._recorded.takes(batch):
             logits = self._recorded.run(batch)
             rows, draws = list(range(batch.num_draws)), [c.draws[0] for c in batch.chunks]
@@ -41,7 +43,7 @@ class Runner:
             model_input, rows, draws = self._input(batch)
             logits = self._decoder.forward(model_input, self._pool)
         if logits is None or not self._is_drawing:
-            return None
+            return []
         return sampler.sample(logits, rows, draws)
 
     def _input(self, batch: Batch) -> tuple[ModelInput, list[int], list[Draw]]:

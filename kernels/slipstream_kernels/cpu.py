@@ -26,7 +26,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     size = x.shape[-1]
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     root, offset = _constants(size, eps, x.device)
-    return (x / norm.hypot_(offset)).mul_(weight).mul_(root)
+    normed: Tensor = x / norm.hypot_(offset)
+    return normed.mul_(weight).mul_(root)
 
 
 @functools.cache
@@ -53,12 +54,12 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, runs: Runs) -> Tensor:
     num_tokens = len(query)
     q = query.transpose(0, 1).unsqueeze(0)
     attention = torch._scaled_dot_product_flash_attention_for_cpu
-    if num_tokens == 1:
-        past, own = runs, ()
-    else:
+    past: Runs = runs
+    own: Runs = ()
+    if num_tokens > 1:
         # Keys before the chunk need no mask, those of the chunk itself a square one.
         past, own = _split(runs, sum(length for _, length in runs) - num_tokens)
-    parts = [
+    parts: list[tuple[Tensor, Tensor]] = [
         attention(q, _rows(keys, group), _rows(values, group)) for group in _reading_groups(past)
     ]
     if own:

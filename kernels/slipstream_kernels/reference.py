@@ -56,9 +56,10 @@ def lookup(table: Tensor | Table, rows: Tensor) -> Tensor:
     """Rows of a table: [rows, cols], float32 where the table is in codes."""
     if isinstance(table, Tensor):
         return functional.embedding(rows, table)
-    groups = table.codes[rows].float().unflatten(-1, (table.scales.shape[1], -1))
+    codes = table.codes[rows].float()
+    groups = codes.view(*table.scales[rows].shape, -1)
     scaled = groups * table.scales[rows].unsqueeze(-1) + table.minimums[rows].unsqueeze(-1)
-    return scaled.flatten(-2)
+    return scaled.view(codes.shape)
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
@@ -89,7 +90,7 @@ def rope_(x: Tensor, turns: Tensor) -> None:
     instead of the six operations that rotated halves take. Computed in float32.
     """
     wide = x.float()
-    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(wide.view(*x.shape[:-1], -1, 2))
     pairs.mul_(turns.unsqueeze(1))
     if wide is not x:
         x.copy_(wide)
@@ -164,7 +165,7 @@ def route(logits: Tensor, correction: Tensor | None, routing: Routing) -> tuple[
     scores = wide.sigmoid() if routing.is_sigmoid else wide.softmax(dim=-1)
     choice = scores if correction is None else scores + correction
     if routing.num_groups > 1:
-        groups = choice.unflatten(-1, (routing.num_groups, -1))
+        groups = choice.view(len(choice), routing.num_groups, -1)
         best = groups.topk(2, dim=-1).values.sum(-1).topk(routing.num_active_groups, dim=-1).indices
         is_open = torch.zeros_like(groups[..., 0], dtype=torch.bool).scatter_(-1, best, True)
         choice = groups.masked_fill(~is_open.unsqueeze(-1), float("-inf")).flatten(-2)
@@ -188,7 +189,7 @@ def experts(
     [2 * size, hidden] (gate first) and [hidden, size].
     """
     output = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    for expert in chosen.unique().tolist():
+    for expert in sorted(set(chosen.flatten().tolist())):
         tokens, places = (chosen == expert).nonzero(as_tuple=True)
         answer = linear(silu_mul(linear(x[tokens], gate_ups[expert], None)), downs[expert], None)
         output.index_add_(0, tokens, answer.float() * weights[tokens, places].unsqueeze(1))

@@ -60,9 +60,7 @@ def decoder(
     return Decoder(opened.checkpoint, weights, split, group or Alone(), kernels, dtype, CPU)
 
 
-def pool(
-    model: Decoder, page_tokens: int, num_pages: int, split: Split | None = None
-) -> KvPool:
+def pool(model: Decoder, page_tokens: int, num_pages: int, split: Split | None = None) -> KvPool:
     made = KvPool(layout(model.checkpoint, page_tokens, split), num_pages, CPU)
     # A page that nobody wrote must never be read: poison makes it seen.
     for pool_layout in made.layout.pools:
@@ -92,7 +90,7 @@ def request(
 
 
 class Runs(Protocol):
-    def run(self, batch: Batch) -> list[Sampled] | None: ...
+    def run(self, batch: Batch) -> list[Sampled]: ...
 
 
 def drive(
@@ -117,7 +115,7 @@ def drive(
         batch = scheduler.schedule()
         if batch is None:
             continue
-        for progress in scheduler.commit(batch, runner.run(batch) or []):
+        for progress in scheduler.commit(batch, runner.run(batch)):
             answers[progress.request_id, progress.sample].append(progress.sampled.token)
             if progress.finish is not None:
                 unfinished.remove((progress.request_id, progress.sample))

@@ -1,4 +1,4 @@
-"""Whatever a request is batched, cached, cut, preempted or split with: the tokens of a naive loop."""
+"""Batched, cached, cut, preempted or split, a request gets the tokens of a naive loop."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -120,9 +120,7 @@ def _num_pages(limits: Limits, spare_pages: int) -> int:
 
 
 @settings(max_examples=2 * _LIKELY)
-@given(
-    workload=_workloads, limits=_limits, spare_pages=st.integers(0, 12), preempted=_preempted
-)
+@given(workload=_workloads, limits=_limits, spare_pages=st.integers(0, 12), preempted=_preempted)
 def test_every_answer_equals_the_naive_loop(
     model: Decoder,
     known: Known,

@@ -17,8 +17,9 @@ def _codes(bits: int, rows: int, cols: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _dense(codes: Tensor, scales: Tensor, minimums: Tensor) -> Tensor:
-    groups = codes.float().unflatten(1, (-1, 32))
-    return (groups * scales.unsqueeze(-1) + minimums.unsqueeze(-1)).flatten(1)
+    groups = codes.float().view(len(codes), -1, 32)
+    dense: Tensor = groups * scales.unsqueeze(-1) + minimums.unsqueeze(-1)
+    return dense.view(codes.shape)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
