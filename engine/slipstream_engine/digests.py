@@ -30,7 +30,8 @@ class DigestOf:
         self.value: str | None = None
         self._path = path
         # A daemon: reading a terabyte must not keep the process from ending.
-        threading.Thread(target=self._find_out, daemon=True).start()
+        self.thread = threading.Thread(target=self._find_out, daemon=True)
+        self.thread.start()
 
     def _find_out(self) -> None:
         try:

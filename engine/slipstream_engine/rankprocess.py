@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import msgspec
 
@@ -77,6 +78,9 @@ class RankProcess:
         except TimeoutError:
             self.kill()
             code = await self._process.wait()
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
         return Failed(Reason.CONTAINER_FAILED, _describe(code))
 
     def close(self) -> None:

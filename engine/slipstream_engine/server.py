@@ -130,6 +130,7 @@ class _Handlers:
             ):
                 span.response_id = made.id
                 question = await engine.question(document, origin)
+                events.deadline_s = question.deadline_s
                 with serving.answerer.ask(question) as answer:
                     span.answer = answer
                     if document.stream:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -161,6 +162,8 @@ async def test_a_client_that_never_reads_is_let_go_at_its_deadline(
         await side.until(lambda: running.engine.num_outstanding == 0, 30)
         await _is_idle(running)
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def test_a_stream_that_the_drain_cuts_says_so(slow: Side) -> None:

@@ -1,24 +1,37 @@
-"""Small parts of the engine: sizes, layouts, tokens, templates, observations, messages."""
+"""Small parts of the engine: sizes, layouts, tokens, templates, pace, digests, messages."""
 
-import json
+import hashlib
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_api.config import ConfigError, EngineConfig
-from slipstream_engine import messages, sizing
+from slipstream_engine import digests, messages, sizing
 from slipstream_engine.apierror import ApiError
+from slipstream_engine.batch import Load, Progress, Sampled, TokenLogprob
 from slipstream_engine.chat import ChatTemplate, TemplateError
-from slipstream_engine.messages import Abort, Failed, Step, Submit
-from slipstream_engine.observations import Observation, ObservationRing
-from slipstream_engine.protocol import Message
+from slipstream_engine.messages import (
+    Abort,
+    AbortSample,
+    Failed,
+    FromRank,
+    Start,
+    Step,
+    Submit,
+    ToRank,
+)
+from slipstream_engine.pace import Pace
+from slipstream_engine.protocol import Message, TextPart
 from slipstream_engine.request import FinishReason, Request, SamplingParams
-from slipstream_engine.scheduler import Load, Progress
+from slipstream_engine.split import Split
 from slipstream_engine.tokens import InternalTokens
+from slipstream_kvstore import keys
 from slipstream_kvstore.layout import PageLayout, PoolLayout
 from slipstream_weights import huggingface
 from slipstream_weights.checkpoint import TextModel
@@ -58,15 +71,15 @@ def test_an_impossible_layout_cannot_be_built(
 
 
 def test_pages_default_to_two_thousand_tokens_a_sequence_or_one_whole_context() -> None:
-    many = sizing.resolve(_config(limits={"maxRunningSequences": 4}), _CHECKPOINT)
+    many = sizing.resolve(_config(limits={"maxRunningSequences": 4}), _CHECKPOINT, Split())
     assert (many.max_context, many.num_pages) == (4096, 4 * 2048 // 16)
-    one = sizing.resolve(_config(limits={"maxRunningSequences": 1}), _CHECKPOINT)
+    one = sizing.resolve(_config(limits={"maxRunningSequences": 1}), _CHECKPOINT, Split())
     assert one.num_pages == 4096 // 16
 
 
 def test_a_number_of_bytes_gives_the_whole_pages_that_fit() -> None:
-    page_bytes = sizing.resolve(_config(), _CHECKPOINT).layout.page_bytes
-    sizes = sizing.resolve(_config(pages={"kvBytes": 300 * page_bytes + 1}), _CHECKPOINT)
+    page_bytes = sizing.resolve(_config(), _CHECKPOINT, Split()).layout.page_bytes
+    sizes = sizing.resolve(_config(pages={"kvBytes": 300 * page_bytes + 1}), _CHECKPOINT, Split())
     assert sizes.num_pages == 300
 
 
@@ -80,7 +93,7 @@ def test_a_number_of_bytes_gives_the_whole_pages_that_fit() -> None:
 )
 def test_sizes_that_cannot_work_are_refused_by_field(sections: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        sizing.resolve(_config(**sections), _CHECKPOINT)
+        sizing.resolve(_config(**sections), _CHECKPOINT, Split())
     assert caught.value.field == field
 
 
@@ -171,25 +184,66 @@ def test_a_template_that_cannot_be_read_stops_the_start() -> None:
         _template("{% for %}")
 
 
-def _observation(number: int) -> Observation:
-    return Observation(float(number), None, 1, 2, None, None, "stop", None, False)
+def test_developers_speak_as_the_system_and_names_reach_the_template() -> None:
+    source = "{% for m in messages %}{{ m | tojson }}{% endfor %}"
+    messages_ = [
+        Message(role="developer", content=[TextPart(type="text", text="be brief")]),
+        Message(role="user", content="hi", name="ann"),
+        Message(role="assistant", content=None),
+    ]
+    assert _template(source).render(messages_) == (
+        '{"role": "system", "content": "be brief"}'
+        '{"role": "user", "content": "hi", "name": "ann"}'
+        '{"role": "assistant", "content": ""}'
+    )
 
 
-def test_a_reader_of_observations_gets_each_once_and_learns_what_it_missed() -> None:
-    ring = ObservationRing()
-    assert ring.after(0) == {"last": 0, "missed": 0, "observations": []}
-    for number in range(5000):
-        ring.add(_observation(number))
-    late = ring.after(10)
-    assert late["last"] == 5000
-    assert late["missed"] == 5000 - 4096 - 10
-    assert next(one["number"] for one in late["observations"]) == 5000 - 4096 + 1
-    assert [one["number"] for one in ring.after(4998)["observations"]] == [4999, 5000]
-    assert ring.after(5000)["observations"] == []
-    json.dumps(late)
+def test_a_full_queue_tells_by_its_pace_when_half_of_it_will_have_begun() -> None:
+    pace = Pace()
+    assert pace.retry_after_s(0.0, 100) == 5  # nothing was measured
+    for second in range(10):
+        pace.free(float(second), 4)
+    # Four a second: fifty in thirteen.
+    assert pace.retry_after_s(10.0, 100) == 13
+    assert pace.retry_after_s(10.0, 1) == 1
+    assert pace.retry_after_s(10.0, 100_000) == 30
+    # A minute of nothing: what was before says nothing.
+    assert pace.retry_after_s(100.0, 2) == 30
+
+
+def test_the_speed_of_prompts_is_measured_where_a_step_was_mostly_prompts() -> None:
+    pace = Pace()
+    pace.prefill(0, 8, 0.02)
+    pace.prefill(3, 8, 0.02)
+    assert pace.prefill_tokens_per_s is None
+    pace.prefill(512, 1, 0.5)
+    assert pace.prefill_tokens_per_s == 1024
+    for _ in range(100):
+        pace.prefill(512, 1, 0.25)
+    assert pace.prefill_tokens_per_s == pytest.approx(2048, rel=0.01)
+
+
+def test_a_checkpoints_digest_is_what_sha256sum_says(tmp_path: Path) -> None:
+    for name, data in (("b.bin", b"two"), ("a.json", b"one"), (".hidden", b"x")):
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "folder").mkdir()
+    listed = subprocess.run(
+        ["sha256sum", "a.json", "b.bin"], cwd=tmp_path, capture_output=True, check=True
+    ).stdout
+    whole = hashlib.sha256(listed).hexdigest()
+    assert digests.checkpoint_digest(tmp_path) == f"sha256:{whole}"
+    one = hashlib.sha256(b"one").hexdigest()
+    assert digests.checkpoint_digest(tmp_path / "a.json") == f"sha256:{one}"
+
+
+def test_a_checkpoint_that_is_gone_has_no_digest(tmp_path: Path) -> None:
+    found = digests.DigestOf(tmp_path / "missing")
+    found.thread.join(10)
+    assert found.value is None
 
 
 _texts = st.text(max_size=20)
+_floats = st.floats(-2, 2, allow_subnormal=False)
 _submits = st.builds(
     Submit,
     st.builds(
@@ -202,9 +256,27 @@ _submits = st.builds(
             temperature=st.floats(0, 2),
             top_p=st.floats(0.01, 1),
             top_k=st.integers(0, 100),
+            min_p=st.floats(0, 1),
+            presence_penalty=_floats,
+            frequency_penalty=_floats,
+            repetition_penalty=st.floats(0.1, 2),
+            logit_bias=st.lists(st.tuples(st.integers(0, 9999), _floats), max_size=3).map(tuple),
             seed=st.integers(-(1 << 63), (1 << 63) - 1),
+            num_top_logprobs=st.one_of(st.none(), st.integers(0, 20)),
         ),
         end_tokens=st.frozensets(st.integers(0, 1 << 20), max_size=4),
+        min_tokens=st.integers(0, 100),
+        num_samples=st.integers(1, 16),
+        priority=st.integers(-(1 << 31), (1 << 31) - 1),
+        root_key=st.binary(max_size=32),
+    ),
+)
+_sampled = st.builds(
+    Sampled,
+    st.integers(0, 1 << 20),
+    st.one_of(st.none(), st.floats(-100, 0)),
+    st.lists(st.builds(TokenLogprob, st.integers(0, 1 << 20), st.floats(-100, 0)), max_size=3).map(
+        tuple
     ),
 )
 _steps = st.builds(
@@ -213,24 +285,48 @@ _steps = st.builds(
         st.builds(
             Progress,
             _texts,
-            st.integers(0, 1 << 20),
+            st.integers(0, 15),
+            _sampled,
             st.one_of(st.none(), st.sampled_from(FinishReason)),
+            st.integers(0, 1 << 20),
         ),
         max_size=4,
     ).map(tuple),
-    st.builds(Load, *[st.integers(0, 1 << 20)] * 4),
+    st.builds(Load, *[st.integers(0, 1 << 20)] * 8),
+    st.integers(0, 512),
+    st.floats(0, 10),
+    st.lists(_texts, max_size=3).map(tuple),
+)
+_commands = st.one_of(
+    _submits,
+    st.builds(Abort, _texts),
+    st.builds(AbortSample, _texts, st.integers(0, 15)),
+    st.builds(Start, _texts, st.integers(0, 7), _texts),
 )
 
 
-@given(message=st.one_of(_submits, st.builds(Abort, _texts)))
-def test_messages_to_the_rank_survive_the_border(message: Submit | Abort) -> None:
-    frame = messages.encode_to_rank(message)
+@given(message=_commands)
+def test_messages_to_the_rank_survive_the_border(message: ToRank) -> None:
+    frame = messages.encode(message)
     length = messages.LENGTH.unpack(frame[:4])[0]
     assert length == len(frame) - 4
     assert messages.decode_to_rank(frame[4:]) == message
 
 
 @given(message=st.one_of(_steps, st.builds(Failed, _texts, _texts, _texts)))
-def test_messages_from_the_rank_survive_the_border(message: Step | Failed) -> None:
-    frame = messages.encode_from_rank(message)
+def test_messages_from_the_rank_survive_the_border(message: FromRank) -> None:
+    frame = messages.encode(message)
     assert messages.decode_from_rank(frame[4:]) == message
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"\x80", messages.encode(Abort("a"))[4:]])
+def test_what_is_no_message_is_an_error(body: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        messages.decode_from_rank(body)
+
+
+def test_a_namespace_survives_the_border() -> None:
+    layout = PageLayout(16, (PoolLayout("k", "bfloat16", (2, 3, 8)),))
+    split = keys.Split(tensor_size=3, tensor_rank=1)
+    namespace = keys.Namespace("w", layout, split, "bundle", "build", tenant_salt="t")
+    assert messages.decode_namespace(messages.encode_namespace(namespace)) == namespace

@@ -79,6 +79,12 @@ def test_a_chat_answer_has_openais_shape_and_exact_usage(client: httpx.Client) -
         "prompt_tokens": count,
         "completion_tokens": 12,
         "total_tokens": count + 12,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
     }
 
 
@@ -230,29 +236,33 @@ _BAD: dict[str, tuple[str, dict[str, Any], str | None]] = {
         "messages[0].weight",
     ),
     "unknown field": (_CHAT, {"temprature": 1}, "temprature"),
-    "tools": (_CHAT, {"tools": []}, "tools"),
+    "tools": (_CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     "response_format": (_CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
-    "logprobs": (_CHAT, {"logprobs": False}, "logprobs"),
-    "logit_bias": (_CHAT, {"logit_bias": {}}, "logit_bias"),
-    "presence_penalty": (_CHAT, {"presence_penalty": 0.5}, "presence_penalty"),
-    "frequency_penalty": (_CHAT, {"frequency_penalty": 0}, "frequency_penalty"),
-    "two answers": (_CHAT, {"n": 2}, "n"),
+    "bias of no token": (_CHAT, {"logit_bias": {"100000": 1}}, "logit_bias"),
+    "seventeen answers": (_CHAT, {"n": 17}, "n"),
     "no answer": (_CHAT, {"n": 0}, "n"),
+    "at least more than at most": (_CHAT, {"min_tokens": 13}, "min_tokens"),
+    "at least more than fits": (_CHAT, {"max_tokens": ..., "min_tokens": 9000}, "min_tokens"),
+    "a deadline too far": (_CHAT, {"deadline_ms": 3_600_001}, "deadline_ms"),
     "negative temperature": (_CHAT, {"temperature": -0.1}, "temperature"),
     "hot temperature": (_CHAT, {"temperature": 2.1}, "temperature"),
     "temperature as text": (_CHAT, {"temperature": "0"}, "temperature"),
     "top_p of zero": (_CHAT, {"top_p": 0}, "top_p"),
     "top_p above one": (_CHAT, {"top_p": 1.01}, "top_p"),
-    "top_k of zero": (_CHAT, {"top_k": 0}, "top_k"),
+    "top_k below minus one": (_CHAT, {"top_k": -2}, "top_k"),
     "max_tokens of zero": (_CHAT, {"max_tokens": 0}, "max_tokens"),
     "max_tokens as a fraction": (_CHAT, {"max_tokens": 1.5}, "max_tokens"),
-    "two limits": (_CHAT, {"max_completion_tokens": 4}, None),
+    "two limits": (_CHAT, {"max_completion_tokens": 4}, "max_completion_tokens"),
     "huge seed": (_CHAT, {"seed": 1 << 64}, "seed"),
     "empty stop": (_CHAT, {"stop": ""}, "stop"),
     "five stops": (_CHAT, {"stop": ["a", "b", "c", "d", "e"]}, "stop"),
     "stop of another type": (_CHAT, {"stop": [1]}, "stop[0]"),
     "stream as text": (_CHAT, {"stream": "yes"}, "stream"),
-    "stream options without a stream": (_CHAT, {"stream_options": {"include_usage": True}}, None),
+    "stream options without a stream": (
+        _CHAT,
+        {"stream_options": {"include_usage": True}},
+        "stream_options",
+    ),
     "unknown stream option": (
         _CHAT,
         {"stream": True, "stream_options": {"x": 1}},
@@ -267,11 +277,20 @@ _BAD: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "prompt in chat": (_CHAT, {"prompt": "hi"}, "prompt"),
     "no prompt": (_PLAIN, {"messages": ...}, "prompt"),
     "empty prompt": (_PLAIN, {"messages": ..., "prompt": ""}, "prompt"),
-    "several prompts": (_PLAIN, {"messages": ..., "prompt": ["a", "b"]}, "prompt[0]"),
+    "one prompt of several too long": (
+        _PLAIN,
+        {"messages": ..., "prompt": ["a", "x1" * 3000]},
+        "prompt[1]",
+    ),
+    "token out of range in a list": (
+        _PLAIN,
+        {"messages": ..., "prompt": [[5], [5, 100000]]},
+        "prompt[1][1]",
+    ),
     "token out of range": (_PLAIN, {"messages": ..., "prompt": [5, 100000]}, "prompt[1]"),
     "negative token": (_PLAIN, {"messages": ..., "prompt": [-1]}, "prompt[0]"),
     "echo": (_PLAIN, {"messages": ..., "prompt": "x", "echo": True}, "echo"),
-    "best_of": (_PLAIN, {"messages": ..., "prompt": "x", "best_of": 1}, "best_of"),
+    "best_of": (_PLAIN, {"messages": ..., "prompt": "x", "best_of": 2}, "best_of"),
 }
 
 
@@ -442,22 +461,31 @@ def test_observations_hold_counts_and_no_text_and_say_what_was_missed(
     client: httpx.Client,
 ) -> None:
     trusted = {"x-slipstream-token": TOKEN}
-    before = client.get("/internal/v1/observations", headers=trusted).json()["last"]
-    session = {**trusted, "x-slipstream-session": "s-1", "x-slipstream-model": "agents/tiny"}
+    before = client.get("/internal/v1/observations?limit=1000", headers=trusted).json()["next"]
+    session = {
+        **trusted,
+        "x-slipstream-session": "s-1",
+        "x-slipstream-track": "canary",
+        "x-slipstream-model": "agents/tiny",
+    }
     assert client.post(_CHAT, json=_chat(), headers=session).status_code == 200
-    untrusted = {"x-slipstream-session": "s-2"}
+    untrusted = {"x-slipstream-session": "s-2", "x-slipstream-track": "canary"}
     assert client.post(_CHAT, json=_chat(), headers=untrusted).status_code == 200
     query = f"/internal/v1/observations?after={before}"
     document = client.get(query, headers=trusted).json()
     first, second = document["observations"]
-    assert (document["missed"], document["last"]) == (0, before + 2)
-    assert (first["session"], second["session"]) == ("s-1", None)
-    assert (first["completion_tokens"], first["finish_reason"]) == (12, "length")
-    assert first["ttft_s"] > 0
-    assert first["tpot_s"] > 0
+    assert (document["lost"], document["next"]) == (0, before + 2)
+    assert (first["session"], first["track"], first["revision"]) == ("s-1", "canary", "r1")
+    assert "session" not in second
+    assert "track" not in second
+    assert (first["output_tokens"], first["finish_reason"]) == (12, "length")
+    assert (first["status"], first["streamed"], first["disconnect"]) == (200, False, False)
+    assert first["ttft_ms"] > 0
+    assert first["tpot_ms"] > 0
     assert "Write" not in json.dumps(document)
-    bad = client.get("/internal/v1/observations?after=-1", headers=trusted)
-    assert bad.status_code == 400
+    for query in ("after=-1", "limit=0", "limit=1001"):
+        bad = client.get(f"/internal/v1/observations?{query}", headers=trusted)
+        assert (bad.status_code, bad.json()["error"]["param"]) == (400, query.partition("=")[0])
 
 
 def _metric(client: httpx.Client, name: str) -> float:

@@ -77,6 +77,63 @@ def test_an_answer_cut_inside_a_character_ends_with_the_replacement_character() 
     assert (stream.push(first), stream.finish()) == ("", "\ufffd")
 
 
+@given(
+    text=st.text(alphabet="abAB é🙂東\n", max_size=40),
+    stops=st.lists(st.text(alphabet="abAB é🙂\n", min_size=1, max_size=4), max_size=3),
+)
+def test_a_token_is_out_with_the_end_of_its_text(text: str, stops: list[str]) -> None:
+    tokens = _encode(text)
+    stream = TextStream(_BYTES, stops)
+    released = ""
+    for count, token in enumerate(tokens, start=1):
+        released += stream.push(token)
+        out = b"".join(_BYTES.of(one) for one in tokens[: stream.num_tokens_out])
+        if stream.is_stopped:
+            # The stop string may begin inside of the last one.
+            assert out.startswith(released.encode())
+            before = b"".join(_BYTES.of(one) for one in tokens[: stream.num_tokens_out - 1])
+            assert not released or len(before) < len(released.encode())
+            return
+        assert stream.num_tokens_out <= count
+        assert released.encode().startswith(out)
+        rest = released.encode()[len(out) :]
+        if stream.num_tokens_out < len(tokens):
+            assert len(rest) < len(_BYTES.of(tokens[stream.num_tokens_out]))
+    stream.finish()
+    assert stream.num_tokens_out == len(tokens)
+
+
+@given(st.lists(st.integers(0, 299), max_size=30))
+def test_tokens_that_are_no_text_still_all_come_out(tokens: list[int]) -> None:
+    stream = TextStream(_BYTES, ())
+    text = "".join([stream.push(token) for token in tokens]) + stream.finish()
+    assert text == b"".join(_BYTES.of(one) for one in tokens).decode(errors="replace")
+    assert stream.num_tokens_out == len(tokens)
+
+
+@pytest.mark.parametrize(("minimum", "text"), [(0, "x"), (1, "x"), (2, "xa"), (4, "xaax")])
+def test_a_stop_string_counts_after_the_minimum_of_tokens(minimum: int, text: str) -> None:
+    stream = TextStream(_BYTES, ("a",), minimum)
+    released = ""
+    for token in (token for character in "xaaxaa" for token in _encode(character)):
+        released += stream.push(token)
+        if stream.is_stopped:
+            break
+    assert stream.is_stopped
+    assert released == text
+
+
+def test_names_of_tokens_show_text_bytes_and_special_words() -> None:
+    first, second = _encode("東")[:2]
+    assert _BYTES.name(_encode("a")[0]) == "a"
+    assert _BYTES.name(first) == "bytes:\\xe6"
+    assert _BYTES.name(second).startswith("bytes:\\x")
+    assert _BYTES.name(1) == "<|im_end|>"
+    assert _BYTES.name(383) == "<token 383>"
+    named = [_BYTES.name(token) for token in range(300)]
+    assert len(set(named)) == 300
+
+
 @pytest.mark.parametrize("token", ["<|im_end|>", "<|im_start|>", "<|endoftext|>"])
 def test_special_tokens_have_no_text(token: str) -> None:
     index = _TOKENIZER.token_to_id(token)
