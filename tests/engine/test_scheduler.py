@@ -1,245 +1,294 @@
-"""The scheduler and its pages, without a model: properties of random workloads, and examples."""
+"""Who runs when: chunks, priorities, preemption, samples that part, and ends; by examples."""
 
-from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from slipstream_engine.pages import PageAllocator
-from slipstream_engine.request import FinishReason, Request
-from slipstream_engine.scheduler import Batch, Limits, Scheduler
-from tests.engine import local
-from tests.engine.local import RecordingRunner
-
-_MAX_CONTEXT = 40
+from slipstream_engine.batch import Batch, Sampled
+from slipstream_engine.request import FinishReason, Request, SamplingParams
+from slipstream_engine.scheduler import Scheduler
+from tests.engine import policy
+from tests.engine.policy import Simulation
 
 
-def _expected(one: Request) -> list[int]:
-    tokens = list(one.prompt)
-    answer: list[int] = []
-    while True:
-        token = local.next_token(tokens)
-        tokens.append(token)
-        answer.append(token)
-        if token in one.end_tokens or len(answer) == one.max_tokens:
-            return answer
-        if len(tokens) == _MAX_CONTEXT:
-            return answer
+def _running(simulation: Simulation) -> list[str]:
+    return [one.request.id for one in simulation.scheduler.running]
 
 
-def _check(scheduler: Scheduler, limits: Limits, batch: Batch | None) -> None:
-    """What must hold after every step."""
-    load = scheduler.load()
-    owned = [page for one in scheduler.running for page in one.pages]
-    assert len(owned) == len(set(owned)) == load.num_pages_used
-    assert all(0 <= page < load.num_pages for page in owned)
-    assert all(not one.pages and one.num_computed == 0 for one in scheduler.waiting)
-    for one in scheduler.running:
-        assert 0 <= one.num_computed <= len(one.tokens) <= _MAX_CONTEXT
-        assert len(one.pages) * limits.page_tokens >= one.num_computed
-    orders = [one.order for one in (*scheduler.running, *scheduler.waiting)]
-    assert orders == sorted(orders)
-    assert len(scheduler.running) <= limits.max_running_sequences
-    if batch is not None:
-        assert 0 < batch.num_tokens <= limits.max_batch_tokens
-        ids = [chunk.request_id for chunk in batch.chunks]
-        assert len(ids) == len(set(ids))
-
-
-_requests = st.builds(
-    lambda prompt, count, ends: (tuple(prompt), count, frozenset(ends)),
-    st.lists(st.integers(0, 996), min_size=1, max_size=_MAX_CONTEXT - 1),
-    st.integers(1, 30),
-    st.lists(st.integers(0, 996), max_size=40),
-)
-_workloads = st.lists(
-    st.tuples(st.integers(0, 12), _requests, st.one_of(st.none(), st.integers(0, 30))),
-    min_size=1,
-    max_size=10,
-)
-_limits = st.builds(
-    Limits,
-    max_running_sequences=st.integers(1, 6),
-    max_batch_tokens=st.integers(1, 64),
-    page_tokens=st.integers(1, 9),
-    max_context=st.just(_MAX_CONTEXT),
-)
-
-
-@given(workload=_workloads, limits=_limits, spare_pages=st.integers(0, 12))
-def test_any_workload_finishes_with_the_same_tokens_and_leaves_no_page_behind(
-    workload: list[tuple[int, tuple[tuple[int, ...], int, frozenset[int]], int | None]],
-    limits: Limits,
-    spare_pages: int,
-) -> None:
-    num_pages = -(-_MAX_CONTEXT // limits.page_tokens) + spare_pages
-    scheduler = Scheduler(limits, num_pages)
-    runner = RecordingRunner(limits.page_tokens)
-    arrivals = {
-        str(index): (at, Request(str(index), p, n, _GREEDY, ends), abort_at)
-        for index, (at, (p, n, ends), abort_at) in enumerate(workload)
-    }
-    answers: dict[str, list[int]] = {id_: [] for id_ in arrivals}
-    open_ids = set(arrivals)
-    for step in range(4000):
-        for id_, (at, one, abort_at) in arrivals.items():
-            if at == step:
-                scheduler.submit(one)
-            if abort_at is not None and at + abort_at == step and id_ in open_ids:
-                scheduler.abort(id_)
-                open_ids.discard(id_)
-        batch = scheduler.schedule()
-        _check(scheduler, limits, batch)
-        if batch is None:
-            if not open_ids:
-                break
-            # Idle only while every open request is still to come.
-            assert all(arrivals[id_][0] > step for id_ in open_ids)
-            continue
-        for progress in scheduler.commit(batch, runner.run(batch)):
-            answers[progress.request_id].append(progress.token)
-            if progress.finish is not None:
-                open_ids.discard(progress.request_id)
-        _check(scheduler, limits, None)
-    assert not open_ids
-    assert scheduler.load().num_pages_used == 0
-    for id_, (_, one, abort_at) in arrivals.items():
-        expected = _expected(one)
-        if abort_at is None:
-            assert answers[id_] == expected
-        else:
-            assert answers[id_] == expected[: len(answers[id_])]
-
-
-@given(
-    operations=st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60),
-    num_pages=st.integers(1, 20),
-)
-def test_the_allocator_gives_no_page_twice_and_counts_right(
-    operations: list[tuple[bool, int]], num_pages: int
-) -> None:
-    allocator = PageAllocator(num_pages)
-    held: list[list[int]] = []
-    for is_allocation, number in operations:
-        if is_allocation:
-            pages = allocator.allocate(number)
-            free = num_pages - sum(map(len, held))
-            assert (pages is None) == (number > free)
-            if pages is not None:
-                held.append(pages)
-        elif held:
-            allocator.free(held.pop(number % len(held)))
-        flat = [page for pages in held for page in pages]
-        assert len(flat) == len(set(flat)) == allocator.num_used
-        assert allocator.num_free + allocator.num_used == num_pages
-
-
-def test_freeing_a_page_twice_is_an_error() -> None:
-    allocator = PageAllocator(4)
-    pages = allocator.allocate(2)
-    assert pages is not None
-    allocator.free(pages)
-    with pytest.raises(ValueError, match="not in use"):
-        allocator.free(pages[:1])
+def _waiting(simulation: Simulation) -> list[str]:
+    return [one.request.id for one in simulation.scheduler.waiting]
 
 
 def test_a_long_prompt_is_cut_into_chunks_beside_sequences_that_decode() -> None:
-    limits = local.limits(100, tokens=8, page_tokens=4)
-    scheduler, runner = Scheduler(limits, 50), RecordingRunner(4)
-    scheduler.submit(local.request("short", [1, 2], 20))
-    _run(scheduler, runner, 1)
-    scheduler.submit(local.request("long", range(20), 5))
-    sizes = []
-    for _ in range(3):
-        batch = scheduler.schedule()
-        assert batch is not None
-        sizes.append([(c.request_id, len(c.tokens), c.sampling is None) for c in batch.chunks])
-        scheduler.commit(batch, runner.run(batch))
-    assert sizes == [
-        [("short", 1, False), ("long", 7, True)],
-        [("short", 1, False), ("long", 7, True)],
-        [("short", 1, False), ("long", 6, False)],
+    simulation = Simulation(policy.limits(100, tokens=8), 50)
+    simulation.submit(policy.request("short", [1, 2], 20))
+    simulation.run_step()
+    simulation.submit(policy.request("long", policy.text(3, 20), 5))
+    batches = [simulation.run_step() for _ in range(3)]
+    assert [policy.shape(batch) for batch in batches] == [
+        [(2, 1, 1), (0, 7, 0)],
+        [(3, 1, 1), (7, 7, 0)],
+        [(4, 1, 1), (14, 6, 1)],
     ]
+    assert [batch.num_prefill_tokens for batch in batches] == [7, 7, 6]
+
+
+def test_the_oldest_prompt_is_finished_before_the_next_one_gets_a_token() -> None:
+    simulation = Simulation(policy.limits(100, tokens=8), 75)
+    simulation.submit(*(policy.request(name, policy.text(n, 20)) for n, name in enumerate("ab")))
+    shapes = [policy.shape(simulation.run_step()) for _ in range(3)]
+    assert shapes == [[(0, 8, 0)], [(8, 8, 0)], [(16, 4, 1), (0, 4, 0)]]
 
 
 def test_requests_start_in_the_order_of_their_arrival_also_when_a_later_one_would_fit() -> None:
-    limits = local.limits(64, running=4, tokens=64, page_tokens=4)
-    scheduler = Scheduler(limits, 16)
-    scheduler.submit(local.request("first", range(40), 8))
-    scheduler.submit(local.request("large", range(40), 8))
-    scheduler.submit(local.request("small", [1], 8))
-    batch = scheduler.schedule()
-    assert batch is not None
-    assert [chunk.request_id for chunk in batch.chunks] == ["first"]
-    assert [one.request.id for one in scheduler.waiting] == ["large", "small"]
+    simulation = Simulation(policy.limits(64, running=4), 16)
+    simulation.submit(policy.request("first", policy.text(0, 40)))
+    simulation.submit(policy.request("large", policy.text(1, 40)), policy.request("small", [2]))
+    assert len(simulation.run_step().chunks) == 1
+    assert (_running(simulation), _waiting(simulation)) == (["first"], ["large", "small"])
+
+
+def test_a_better_priority_starts_first_and_arrival_decides_among_equals() -> None:
+    simulation = Simulation(policy.limits(running=1), 16)
+    for name, priority in (("a", 1), ("b", 0), ("c", 1), ("d", 0), ("e", -5)):
+        simulation.submit(policy.request(name, [1], 2, priority=priority))
+    started = []
+    while simulation.open:
+        simulation.run_step()
+        started += [one for one in _running(simulation) if one not in started]
+    assert started == ["e", "b", "d", "a", "c"]
+
+
+def test_a_better_prompt_is_computed_before_a_worse_one_that_is_under_way() -> None:
+    simulation = Simulation(policy.limits(100, tokens=8), 75)
+    simulation.submit(policy.request("worse", policy.text(0, 40), priority=1))
+    simulation.run_step()
+    simulation.submit(policy.request("better", policy.text(1, 12)))
+    assert [policy.shape(simulation.run_step()) for _ in range(2)] == [
+        [(0, 8, 0)],
+        [(8, 4, 1), (8, 4, 0)],
+    ]
+
+
+def test_a_better_request_takes_the_slot_of_the_worst_one_but_never_of_its_equal() -> None:
+    simulation = Simulation(policy.limits(running=2), 32)
+    simulation.submit(policy.request("one", [1], 9, priority=1))
+    simulation.submit(policy.request("two", [2], 9, priority=2))
+    simulation.run_step()
+    simulation.submit(policy.request("equal", [3], 9, priority=2))
+    simulation.run_step()
+    assert simulation.scheduler.num_preemptions == 0
+    assert _running(simulation) == ["one", "two"]
+    simulation.submit(policy.request("better", [4], 9, priority=1))
+    simulation.run_step()
+    assert (_running(simulation), _waiting(simulation)) == (["one", "better"], ["two", "equal"])
+    simulation.run()
+
+
+def test_a_better_request_takes_pages_only_when_that_is_enough() -> None:
+    simulation = Simulation(policy.limits(64, running=4), 16)
+    simulation.submit(policy.request("best", policy.text(0, 30), 9, priority=-1))
+    simulation.run_step()
+    # Of its eight pages seven are the best one's too: it would give back a single one.
+    simulation.submit(policy.request("worse", (*policy.text(0, 28), 6), 9, priority=1))
+    simulation.run_step()
+    simulation.submit(policy.request("large", policy.text(3, 33), 9))
+    simulation.run_step()
+    assert (_running(simulation), _waiting(simulation)) == (["best", "worse"], ["large"])
+    assert simulation.scheduler.num_preemptions == 0
+    simulation.abort("large")
+    simulation.submit(policy.request("medium", policy.text(3, 25), 9))
+    simulation.run_step()
+    assert (_running(simulation), _waiting(simulation)) == (["best", "medium"], ["worse"])
+    assert simulation.scheduler.num_preemptions == 1
+    simulation.run()
 
 
 def test_the_newest_sequence_gives_its_pages_back_when_they_run_out_and_loses_no_token() -> None:
-    limits = local.limits(32, running=4, tokens=64, page_tokens=4)
-    scheduler, runner = Scheduler(limits, 8), RecordingRunner(4)
-    requests = [local.request(str(i), [i, i + 1, i + 2], 20) for i in range(3)]
-    answers = local.drive(scheduler, runner, [(0, one) for one in requests])
-    assert scheduler.num_preemptions > 0
-    assert answers == {one.id: _expected(one)[:20] for one in requests}
+    for prefix_cache in (True, False):
+        simulation = Simulation(policy.limits(32, running=4, prefix_cache=prefix_cache), 8)
+        requests = [policy.request(str(n), [n, n + 1, n + 2], 20) for n in range(3)]
+        simulation.submit(*requests)
+        first_to_wait: list[str] = []
+        while simulation.open:
+            simulation.run_step()
+            first_to_wait = first_to_wait or _waiting(simulation)
+        assert first_to_wait == ["2"]
+        assert simulation.scheduler.load().num_preemptions > 0
+        simulation.check_answers(requests)
 
 
 def test_a_sequence_that_must_preempt_itself_does_not_stop_an_older_prompt() -> None:
-    limits = local.limits(16, running=2, tokens=1, page_tokens=4)
-    scheduler, runner = Scheduler(limits, 4), RecordingRunner(4)
-    requests = [local.request("old", range(11), 3), local.request("new", [5], 6)]
-    answers = local.drive(scheduler, runner, [(0, one) for one in requests])
-    assert answers == {one.id: _expected(one) for one in requests}
+    simulation = Simulation(policy.limits(16, running=2, tokens=1), 4)
+    requests = [policy.request("old", policy.text(0, 11), 3), policy.request("new", [5], 6)]
+    simulation.submit(*requests)
+    simulation.run()
+    simulation.check_answers(requests)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "max_tokens"), [((), 1), (tuple(range(16)), 1), ((1,), 0)], ids=str
-)
-def test_a_request_that_can_never_run_is_refused(prompt: tuple[int, ...], max_tokens: int) -> None:
-    scheduler = Scheduler(local.limits(16, page_tokens=4), 4)
-    with pytest.raises(ValueError, match=r"prompt|at most"):
-        scheduler.submit(local.request("x", prompt, max_tokens))
+def test_what_was_computed_before_a_preemption_is_found_again() -> None:
+    simulation = Simulation(policy.limits(64), 32)
+    simulation.submit(policy.request("a", policy.text(0, 21), 20))
+    for _ in range(5):
+        simulation.run_step()
+    simulation.scheduler.preempt_newest()
+    # 21 + 5 tokens, 25 of them computed: six full pages are still there.
+    assert policy.shape(simulation.run_step()) == [(24, 2, 1)]
+    # Only what was found at first is told as cached.
+    assert simulation.cached == {"a": 0}
+    simulation.run()
 
 
-def test_a_pool_that_cannot_hold_one_context_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot hold one context"):
-        Scheduler(local.limits(17, page_tokens=4), 4)
+def test_a_newcomer_leaves_a_page_to_everyone_who_runs() -> None:
+    simulation = Simulation(policy.limits(32, running=4), 8)
+    simulation.submit(*(policy.request(str(n), policy.text(n, 8), 20) for n in range(3)))
+    # Six pages are taken by two; the third would find two, but each of them needs one soon.
+    simulation.submit(policy.request("3", policy.text(4, 5), 20))
+    simulation.run_step()
+    assert _running(simulation) == ["0", "1", "2"]
+    simulation.run()
+
+
+def test_one_slot_and_one_token_a_step_is_enough_for_everybody() -> None:
+    simulation = Simulation(policy.limits(24, running=1, tokens=1), 6)
+    requests = [policy.request(str(n), policy.text(n, 9), 9, num_samples=n + 1) for n in range(3)]
+    simulation.submit(*requests)
+    simulation.run()
+    simulation.check_answers(requests)
+
+
+def test_fewer_tokens_a_step_than_sequences_that_decode_go_to_the_first_ones() -> None:
+    simulation = Simulation(policy.limits(tokens=2), 64)
+    simulation.submit(*(policy.request(str(n), [n], 3) for n in range(3)))
+    assert [policy.shape(simulation.run_step()) for _ in range(3)] == [
+        [(0, 1, 1), (0, 1, 1)],
+        [(1, 1, 1), (1, 1, 1)],
+        [(2, 1, 1), (2, 1, 1)],
+    ]
+    simulation.run()
+
+
+def test_end_tokens_are_banned_until_the_answer_is_long_enough() -> None:
+    one = policy.request("a", [1, 2], 9, end_tokens=[4, 2], min_tokens=2)
+    simulation = Simulation(policy.limits(), 64)
+    simulation.submit(one)
+    banned = []
+    while simulation.open:
+        banned += [draw.banned for chunk in simulation.run_step().chunks for draw in chunk.draws]
+    assert banned[:3] == [(2, 4), (2, 4), ()][: len(banned)]
+    assert len(banned) >= 2
+    simulation.check_answers([one])
+
+
+def test_history_is_sent_only_to_draws_that_need_it() -> None:
+    simulation = Simulation(policy.limits(), 64)
+    penalty = SamplingParams(temperature=0.0, repetition_penalty=1.1)
+    simulation.submit(
+        policy.request("plain", [1, 2]), policy.request("penal", [3], sampling=penalty)
+    )
+    histories = [chunk.draws[0].history for chunk in simulation.run_step().chunks]
+    assert histories == [(), (3,)]
 
 
 def test_an_answer_ends_at_its_end_token_its_limit_or_the_end_of_the_context() -> None:
     prompt = (1, 2, 3)
-    first = local.next_token(prompt)
+    first = policy.naive(policy.request("x", prompt), 0, 16)[0][0]
     cases = {
-        "end": local.request("end", prompt, 30, end_tokens=[first]),
-        "limit": local.request("limit", prompt, 2),
-        "context": local.request("context", prompt, 30),
+        policy.request("end", prompt, 30, end_tokens=[first]): (1, FinishReason.STOP),
+        policy.request("limit", prompt, 2): (2, FinishReason.LENGTH),
+        policy.request("context", prompt, 30): (13, FinishReason.LENGTH),
     }
-    expected = {
-        "end": (1, FinishReason.STOP),
-        "limit": (2, FinishReason.LENGTH),
-        "context": (13, FinishReason.LENGTH),
-    }
-    for name, one in cases.items():
-        scheduler, runner = Scheduler(local.limits(16, page_tokens=4), 4), RecordingRunner(4)
+    for one, expected in cases.items():
+        simulation = Simulation(policy.limits(16), 4)
+        simulation.submit(one)
+        simulation.run()
+        told = len(simulation.answers[one.id, 0]), simulation.finished[one.id, 0]
+        assert told == expected
+
+
+def test_prompt_tokens_found_in_the_cache_are_counted_once_a_request() -> None:
+    simulation = Simulation(policy.limits(), 64)
+    prompt = tuple(policy.text(0, 14))
+    simulation.submit(policy.request("a", prompt, 2))
+    simulation.run()
+    simulation.submit(policy.request("b", prompt, 3, num_samples=2))
+    simulation.run_step()
+    simulation.scheduler.preempt_newest()
+    simulation.run()
+    load = simulation.scheduler.load()
+    assert simulation.cached == {"a": 0, "b": 12}
+    assert (load.num_prefix_queries, load.num_prefix_hits) == (28, 12)
+    assert load.num_preemptions == 1
+    assert load.num_pages_cached + load.num_pages_used < load.num_pages == 64
+
+
+def test_without_the_cache_nothing_is_found_kept_or_counted() -> None:
+    simulation = Simulation(policy.limits(prefix_cache=False), 64)
+    for name in "ab":
+        simulation.submit(policy.request(name, policy.text(0, 14), 2))
+        simulation.run()
+    load = simulation.scheduler.load()
+    assert simulation.cached == {"a": 0, "b": 0}
+    assert (load.num_prefix_queries, load.num_pages_cached) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["abort", "preempt"])
+def test_what_leaves_while_its_batch_runs_is_skipped(kind: str) -> None:
+    simulation = Simulation(policy.limits(), 64)
+    requests = [policy.request(name, policy.text(n, 5), 4) for n, name in enumerate("ab")]
+    simulation.submit(*requests)
+    simulation.run_step()
+
+    def leave() -> None:
+        if kind == "abort":
+            simulation.abort("b")
+        else:
+            assert simulation.scheduler.preempt_newest()
+
+    simulation.step(leave)
+    assert [len(simulation.answers[name, 0]) for name in "ab"] == [2, 1]
+    simulation.run()
+    simulation.check_answers(requests)
+
+
+def test_nothing_is_preempted_where_nothing_runs() -> None:
+    assert not Scheduler(policy.limits(16), 4).preempt_newest()
+
+
+@pytest.mark.parametrize(
+    ("one", "message"),
+    [
+        (policy.request("x", ()), "prompt"),
+        (policy.request("x", range(16)), "prompt"),
+        (policy.request("x", [1], 0), "at most"),
+        (policy.request("x", [1], num_samples=0), "answers"),
+        (policy.request("x", [1], root_key=b"short"), "root key"),
+        (policy.request("there", [1]), "second request"),
+    ],
+    ids=["no prompt", "no room for a token", "no token", "no sample", "a bad root", "twice"],
+)
+def test_a_request_that_can_never_run_is_refused(one: Request, message: str) -> None:
+    scheduler = Scheduler(policy.limits(16), 4)
+    scheduler.submit(policy.request("there", [1]))
+    with pytest.raises(ValueError, match=message):
         scheduler.submit(one)
-        assert _finish(_run(scheduler, runner, 30)) == expected[name]
+    scheduler.check()
 
 
-def _run(
-    scheduler: Scheduler, runner: RecordingRunner, steps: int
-) -> list[tuple[int, FinishReason | None]]:
-    progress = []
-    for _ in range(steps):
-        batch = scheduler.schedule()
-        if batch is None:
-            break
-        progress += [(p.token, p.finish) for p in scheduler.commit(batch, runner.run(batch))]
-    return progress
+def test_a_pool_that_cannot_hold_one_context_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot hold one context"):
+        Scheduler(policy.limits(17), 4)
 
 
-def _finish(progress: Iterable[tuple[int, FinishReason | None]]) -> tuple[int, FinishReason | None]:
-    items = list(progress)
-    return len(items), items[-1][1]
-
-
-_GREEDY = local.request("x", (1,), 1).sampling
+def test_one_batch_is_out_at_a_time_and_needs_a_token_for_every_draw() -> None:
+    scheduler = Scheduler(policy.limits(16), 4)
+    scheduler.submit(policy.request("a", [1]))
+    batch = scheduler.schedule()
+    assert batch is not None
+    with pytest.raises(ValueError, match="not committed"):
+        scheduler.schedule()
+    for other, sampled in ((batch, []), (Batch(batch.chunks), [Sampled(1)])):
+        with pytest.raises(ValueError, match="tokens"):
+            scheduler.commit(other, sampled)
+    assert len(scheduler.commit(batch, [Sampled(1)])) == 1
+    with pytest.raises(ValueError, match="tokens"):
+        scheduler.commit(batch, [Sampled(1)])

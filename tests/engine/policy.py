@@ -1,0 +1,311 @@
+"""The policy half without a model: a runner that stands for one, its naive loop, and a simulation.
+
+Torch is not imported here: these tests take milliseconds to start.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from slipstream_engine.batch import Batch, Chunk, Draw, Progress, Sampled
+from slipstream_engine.request import FinishReason, Request, SamplingParams
+from slipstream_engine.scheduler import Limits, Scheduler
+from slipstream_kvstore import keys
+
+# So few tokens that answers meet each other's prefixes and their end tokens often.
+VOCABULARY = 7
+ROOT = bytes(keys.KEY_BYTES)
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def request(
+    id_: str,
+    prompt: Iterable[int],
+    max_tokens: int = 8,
+    *,
+    sampling: SamplingParams = GREEDY,
+    end_tokens: Iterable[int] = (),
+    min_tokens: int = 0,
+    num_samples: int = 1,
+    priority: int = 0,
+    root_key: bytes = b"",
+) -> Request:
+    return Request(
+        id_,
+        tuple(prompt),
+        max_tokens,
+        sampling,
+        frozenset(end_tokens),
+        min_tokens=min_tokens,
+        num_samples=num_samples,
+        priority=priority,
+        root_key=root_key,
+    )
+
+
+def limits(
+    max_context: int = 64,
+    *,
+    running: int = 8,
+    tokens: int = 64,
+    page_tokens: int = 4,
+    prefix_cache: bool = True,
+) -> Limits:
+    return Limits(running, tokens, page_tokens, max_context, prefix_cache)
+
+
+def text(start: int, length: int) -> tuple[int, ...]:
+    """Tokens that begin differently for every start."""
+    return (start, *((start + number * number) % VOCABULARY for number in range(1, length)))
+
+
+def shape(batch: Batch) -> list[tuple[int, int, int]]:
+    """Start, tokens and draws of each chunk."""
+    return [(one.start, len(one.tokens), len(one.draws)) for one in batch.chunks]
+
+
+def state_after(state: int, token: int) -> int:
+    """What a model knows after one more token."""
+    return hash((state, token))
+
+
+def drawn(state: int, draw: Draw, tokens: Sequence[int]) -> int:
+    """The token that follows; it depends on everything that a draw may depend on."""
+    value = state
+    if draw.sampling.temperature > 0:
+        value = hash((value, draw.sampling.seed, draw.sample, draw.position))
+    if draw.sampling.needs_history:
+        value = hash((value, sum(tokens), sum(tokens[: draw.num_prompt_tokens])))
+    token = value % VOCABULARY
+    while token in draw.banned:
+        token = (token + 1) % VOCABULARY
+    return token
+
+
+Answer = tuple[list[int], FinishReason]
+
+
+def naive(one: Request, sample: int, max_context: int) -> Answer:
+    """No pages, no batch, no scheduler."""
+    tokens = list(one.prompt)
+    answer: list[int] = []
+    while True:
+        state = 0
+        for token in tokens:
+            state = state_after(state, token)
+        is_short = len(answer) < one.min_tokens
+        banned = tuple(sorted(one.end_tokens)) if is_short else ()
+        draw = Draw(0, len(tokens), sample, one.sampling, (), len(one.prompt), banned)
+        token = drawn(state, draw, tokens)
+        answer.append(token)
+        tokens.append(token)
+        if token in one.end_tokens:
+            return answer, FinishReason.STOP
+        if len(answer) == one.max_tokens or len(tokens) == max_context:
+            return answer, FinishReason.LENGTH
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands at one place of one page: a token and everything before it."""
+
+    position: int
+    token: int
+    state: int
+
+
+class PageStore:
+    """A runner that stands for the model: it knows only what batches bring and what it stored.
+
+    Every chunk must read exactly the tokens before it from its own pages, in a chain that is
+    unbroken; a page that one chunk writes is in no other chunk; copies are made in a
+    wrong-footing order.
+    """
+
+    def __init__(self, page_tokens: int, num_pages: int) -> None:
+        self._page_tokens = page_tokens
+        self._pages: list[list[Cell | None]] = [[None] * page_tokens for _ in range(num_pages)]
+        self.num_computed = 0
+        self.num_copies = 0
+
+    def run(self, batch: Batch) -> list[Sampled]:
+        self._copy(batch)
+        self._check_writers(batch)
+        for chunk in batch.chunks:
+            self._write(chunk)
+        sampled: list[Sampled] = []
+        for chunk in batch.chunks:
+            cells = self._read(chunk.pages, chunk.end)
+            assert [cell.token for cell in cells[chunk.start :]] == list(chunk.tokens)
+            for draw in chunk.draws:
+                assert draw.position == chunk.start + draw.row + 1
+                seen = cells[: draw.position]
+                tokens = [cell.token for cell in seen]
+                if draw.sampling.needs_history:
+                    assert list(draw.history) == tokens
+                else:
+                    assert not draw.history
+                sampled.append(Sampled(drawn(seen[-1].state, draw, tokens)))
+        self.num_computed += batch.num_tokens
+        self.num_copies += len(batch.copies)
+        return sampled
+
+    def check(self, scheduler: Scheduler, roots: Iterable[bytes]) -> None:
+        """Every indexed page holds the tokens that its key says."""
+        nodes = scheduler.pages.nodes()
+        for page, (key, parent) in nodes.items():
+            cells = [cell for cell in self._pages[page] if cell is not None]
+            tokens = [cell.token for cell in cells]
+            assert len(tokens) == self._page_tokens
+            if parent is None:
+                before, state, position = set(roots), 0, 0
+            else:
+                last = self._pages[parent][-1]
+                assert last is not None
+                before, state, position = {nodes[parent][0]}, last.state, last.position + 1
+            assert key in {keys.next_key(one, tokens) for one in before}
+            for offset, cell in enumerate(cells):
+                state = state_after(state, cell.token)
+                assert (cell.state, cell.position) == (state, position + offset)
+
+    def _copy(self, batch: Batch) -> None:
+        sources = {source for source, _ in batch.copies}
+        targets = [target for _, target in batch.copies]
+        assert len(targets) == len(set(targets))
+        assert not sources & set(targets)
+        for source, target in reversed(batch.copies):
+            self._pages[target] = self._pages[source].copy()
+
+    def _check_writers(self, batch: Batch) -> None:
+        writers: dict[int, int] = {}
+        for number, chunk in enumerate(batch.chunks):
+            for page in chunk.pages[chunk.start // self._page_tokens :]:
+                assert page not in writers
+                writers[page] = number
+        for number, chunk in enumerate(batch.chunks):
+            assert len(chunk.pages) == -(-chunk.end // self._page_tokens)
+            assert len(set(chunk.pages)) == len(chunk.pages)
+            assert all(writers.get(page, number) == number for page in chunk.pages)
+
+    def _write(self, chunk: Chunk) -> None:
+        before = self._read(chunk.pages, chunk.start)
+        state = before[-1].state if before else 0
+        first = chunk.start // self._page_tokens
+        # Whoever had the rest of a page before has left nothing that may be read.
+        for page in chunk.pages[first + bool(chunk.start % self._page_tokens) :]:
+            self._pages[page] = [None] * self._page_tokens
+        for position, token in enumerate(chunk.tokens, chunk.start):
+            state = state_after(state, token)
+            index, offset = divmod(position, self._page_tokens)
+            self._pages[chunk.pages[index]][offset] = Cell(position, token, state)
+
+    def _read(self, pages: Sequence[int], count: int) -> list[Cell]:
+        cells: list[Cell] = []
+        state = 0
+        for position in range(count):
+            index, offset = divmod(position, self._page_tokens)
+            cell = self._pages[pages[index]][offset]
+            assert cell is not None
+            state = state_after(state, cell.token)
+            assert (cell.position, cell.state) == (position, state)
+            cells.append(cell)
+        return cells
+
+
+@dataclass
+class Simulation:
+    """A scheduler, the runner that stands for the model, and everything that was told."""
+
+    limits: Limits
+    num_pages: int
+    answers: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    finished: dict[tuple[str, int], FinishReason] = field(default_factory=dict)
+    cached: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(self.limits, self.num_pages, ROOT)
+        self.store = PageStore(self.limits.page_tokens, self.num_pages)
+        self.roots = {ROOT}
+        self.open: set[tuple[str, int]] = set()
+
+    def submit(self, *requests: Request) -> None:
+        for one in requests:
+            self.scheduler.submit(one)
+            self.roots.add(one.root_key or ROOT)
+            for sample in range(one.num_samples):
+                self.answers[one.id, sample] = []
+                self.open.add((one.id, sample))
+
+    def abort(self, id_: str) -> None:
+        self.scheduler.abort(id_)
+        self.open -= {one for one in self.open if one[0] == id_}
+
+    def abort_sample(self, id_: str, sample: int) -> None:
+        self.scheduler.abort_sample(id_, sample)
+        self.open.discard((id_, sample))
+
+    def step(self, meanwhile: Callable[[], None] | None = None) -> Batch | None:
+        """One step, everything checked; `meanwhile` happens while the batch runs."""
+        batch = self.scheduler.schedule()
+        self._check()
+        if batch is None:
+            assert not self.open, "nothing runs, but somebody waits"
+            if meanwhile is not None:
+                meanwhile()
+            return None
+        assert 0 < batch.num_tokens <= self.limits.max_batch_tokens
+        assert self.scheduler.load().num_running <= self.limits.max_running_sequences
+        sampled = self.store.run(batch)
+        if meanwhile is not None:
+            meanwhile()
+        for one in self.scheduler.commit(batch, sampled):
+            self._record(one)
+        self._check()
+        return batch
+
+    def run_step(self) -> Batch:
+        """A step in which there is something to do."""
+        batch = self.step()
+        assert batch is not None
+        return batch
+
+    def run(self, max_steps: int = 4000) -> None:
+        """Until everything that was submitted has finished."""
+        while self.open:
+            assert max_steps > 0, "it does not end"
+            max_steps -= 1
+            self.step()
+
+    def check_answers(self, requests: Iterable[Request]) -> None:
+        """Finished samples said what the naive loop says; aborted ones the beginning of it."""
+        for one in requests:
+            for sample in range(one.num_samples):
+                expected, finish = naive(one, sample, self.limits.max_context)
+                answer = self.answers[one.id, sample]
+                assert answer == expected[: len(answer)]
+                if (one.id, sample) in self.finished:
+                    assert answer == expected
+                    assert self.finished[one.id, sample] is finish
+
+    def check_empty(self) -> None:
+        """Nobody is left, and no page is held."""
+        load = self.scheduler.load()
+        assert (load.num_running, load.num_waiting, load.num_pages_used) == (0, 0, 0)
+
+    def _record(self, progress: Progress) -> None:
+        place = (progress.request_id, progress.sample)
+        assert place in self.open, "a token after the end"
+        self.answers[place].append(progress.sampled.token)
+        known = self.cached.setdefault(progress.request_id, progress.num_cached_tokens)
+        assert known == progress.num_cached_tokens
+        if progress.finish is not None:
+            self.finished[place] = progress.finish
+            self.open.remove(place)
+
+    def _check(self) -> None:
+        self.scheduler.check()
+        self.store.check(self.scheduler, self.roots)
+        # Salts part the world: no page is held under two roots.
+        owner: dict[int, bytes] = {}
+        for one in self.scheduler.running:
+            root = one.request.root_key or ROOT
+            assert all(owner.setdefault(page, root) == root for page in one.pages)

@@ -1,0 +1,48 @@
+"""The engine's step, with a runner that stands for the model and a clock that ticks."""
+
+from itertools import count
+
+from slipstream_engine.loop import EngineLoop
+from slipstream_engine.messages import Abort, AbortSample, Step, Submit
+from slipstream_engine.scheduler import Scheduler
+from tests.engine import policy
+
+
+def _loop(max_batch_tokens: int = 64) -> EngineLoop:
+    scheduler = Scheduler(policy.limits(tokens=max_batch_tokens), 32)
+    ticks = count()
+    return EngineLoop(scheduler, policy.PageStore(4, 32), lambda: next(ticks) * 0.5)
+
+
+def test_a_request_is_answered_step_by_step_until_nothing_is_left() -> None:
+    one = policy.request("a", range(6), 5)
+    loop = _loop(4)
+    assert loop.is_idle
+    loop.take(Submit(one))
+    steps: list[Step] = []
+    while not loop.is_idle:
+        steps.append(loop.step())
+    assert [step.num_prefill_tokens for step in steps] == [4, 2, 0, 0, 0, 0]
+    assert [step.run_s for step in steps] == [0.5] * 6
+    told = [progress.sampled.token for step in steps for progress in step.progress]
+    assert (told, steps[-1].progress[-1].finish) == policy.naive(one, 0, 64)
+    assert steps[-1].load.num_running == 0
+
+
+def test_a_step_without_work_tells_the_load_and_runs_nothing() -> None:
+    step = _loop().step()
+    assert (step.progress, step.num_prefill_tokens, step.run_s) == ((), 0, 0.0)
+    assert step.load.num_pages == 32
+
+
+def test_aborts_are_seen_in_the_next_load() -> None:
+    loop = _loop()
+    loop.take(Submit(policy.request("a", range(6), num_samples=2)))
+    loop.take(Submit(policy.request("b", range(6))))
+    loop.step()
+    loop.take(AbortSample("a", 0))
+    loop.take(Abort("b"))
+    assert [progress.sample for progress in loop.step().progress] == [1]
+    loop.take(Abort("a"))
+    load = loop.step().load
+    assert (load.num_running, load.num_pages_used) == (0, 0)

@@ -1,0 +1,140 @@
+"""Any workload, batched in any way, gives the answers of a naive loop, with every page in order."""
+
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipstream_engine.request import Request, SamplingParams
+from slipstream_engine.scheduler import Limits
+from tests.engine import policy
+from tests.engine.policy import Simulation
+
+_MAX_CONTEXT = 40
+# At depth full the profile asks for ten thousand.
+_CASES = settings(max_examples=max(300, settings().max_examples))
+
+_ROOTS = [b"", b"", b"", b"\1" * 32, b"\2" * 32]
+_SAMPLING = [
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=1.0, seed=7),
+    SamplingParams(temperature=0.5, seed=8, presence_penalty=0.5),
+]
+# Prompts are beginnings of two texts with a few other tokens: they share prefixes of any length.
+_prompts = st.builds(
+    lambda text, length, tail: (tuple((text * 5 + i * i) % 3 for i in range(length)) + tail)[:39],
+    st.integers(0, 1),
+    st.integers(0, 36),
+    st.lists(st.integers(0, 2), max_size=3).map(tuple),
+).filter(bool)
+_requests = st.builds(
+    Request,
+    id=st.just(""),
+    prompt=_prompts,
+    max_tokens=st.integers(1, 30),
+    sampling=st.sampled_from(_SAMPLING),
+    end_tokens=st.frozensets(st.integers(0, policy.VOCABULARY - 1), max_size=2),
+    min_tokens=st.sampled_from([0, 0, 3]),
+    num_samples=st.sampled_from([1, 1, 1, 2, 3, 5]),
+    priority=st.sampled_from([0, 0, 0, -1, 2]),
+    root_key=st.sampled_from(_ROOTS),
+)
+_limits = st.builds(
+    Limits,
+    max_running_sequences=st.integers(1, 6),
+    max_batch_tokens=st.one_of(st.integers(1, 9), st.integers(10, 64)),
+    page_tokens=st.integers(1, 9),
+    max_context=st.just(_MAX_CONTEXT),
+    prefix_cache=st.booleans(),
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens in a step: before it, or while its batch runs."""
+
+    step: int
+    kind: str
+    number: int
+    sample: int
+    is_meanwhile: bool
+
+
+_events = st.builds(
+    Event,
+    step=st.integers(0, 40),
+    kind=st.sampled_from(["preempt", "preempt", "abort", "abort sample"]),
+    number=st.integers(0, 9),
+    sample=st.integers(0, 4),
+    is_meanwhile=st.booleans(),
+)
+
+
+def _happen(simulation: Simulation, event: Event, requests: list[Request]) -> None:
+    one = requests[event.number % len(requests)]
+    match event.kind:
+        case "preempt":
+            simulation.scheduler.preempt_newest()
+        case "abort":
+            simulation.abort(one.id)
+        case _:
+            simulation.abort_sample(one.id, event.sample % one.num_samples)
+
+
+@_CASES
+@given(
+    workload=st.lists(st.tuples(st.integers(0, 20), _requests), min_size=1, max_size=9),
+    limits=_limits,
+    spare_pages=st.integers(0, 30),
+    events=st.lists(_events, max_size=12),
+)
+def test_every_answer_is_the_naive_loops_and_no_page_is_ever_in_the_wrong_place(
+    workload: list[tuple[int, Request]], limits: Limits, spare_pages: int, events: list[Event]
+) -> None:
+    num_pages = -(-_MAX_CONTEXT // limits.page_tokens) + spare_pages
+    simulation = Simulation(limits, num_pages)
+    requests = [replace(one, id=str(number)) for number, (_, one) in enumerate(workload)]
+    arrived: list[Request] = []
+    for step in range(41):
+        for one, (at, _) in zip(requests, workload, strict=True):
+            if at == step:
+                simulation.submit(one)
+                arrived.append(one)
+        now = [event for event in events if event.step == step and arrived]
+        for event in now:
+            if not event.is_meanwhile:
+                _happen(simulation, event, arrived)
+
+        def meanwhile(now: list[Event] = now) -> None:
+            for event in now:
+                if event.is_meanwhile:
+                    _happen(simulation, event, arrived)
+
+        simulation.step(meanwhile)
+    simulation.run()
+    simulation.check_answers(requests)
+    simulation.check_empty()
+
+
+@_CASES
+@given(
+    requests=st.lists(_requests, min_size=2, max_size=6),
+    limits=_limits,
+    spare_pages=st.integers(0, 10),
+)
+def test_the_order_of_arrival_and_the_cache_change_no_token(
+    requests: list[Request], limits: Limits, spare_pages: int
+) -> None:
+    num_pages = -(-_MAX_CONTEXT // limits.page_tokens) + spare_pages
+    named = [replace(one, id=str(number)) for number, one in enumerate(requests)]
+    told = []
+    for order in (named, named[::-1]):
+        for prefix_cache in (True, False):
+            simulation = Simulation(replace(limits, prefix_cache=prefix_cache), num_pages)
+            # Twice, so that the second time finds what the first one left in the cache.
+            for run in ("first", "second"):
+                simulation.submit(*(replace(one, id=f"{run} {one.id}") for one in order))
+                simulation.run()
+            told.append(simulation.answers)
+    assert all(answers == told[0] for answers in told)
