@@ -88,8 +88,8 @@ def _wait_tied(pid: int) -> None:
             program = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
         except (FileNotFoundError, ProcessLookupError):
             return
-        # Empty: the process has ended; its starter reads why in the log.
-        if program != b"setpriv":
+        # Empty in the middle of an exec, and when the process has ended.
+        if program not in (b"setpriv", b"") or start_ticks(pid) is None:
             return
         time.sleep(0.002)
 

@@ -269,11 +269,13 @@ async def test_the_breaker_opens_and_spares_everybody_the_wait() -> None:
     policy = Policy(failures_to_open=3, first_pause_s=60)
     async with peer(counts) as port, client(port, policy=policy) as engine:
         for _ in range(3):
-            assert await engine.exists(page_keys(1), timeout_s=0.05) == [False]
+            assert await engine.exists(page_keys(1), timeout_s=0.5) == [False]
         assert engine.is_open
+        # A busy machine may not have got as far as the server within each wait.
+        asked_before = asked
         assert await engine.get(page_keys(2), empty(2), timeout_s=LONG_S) == [False] * 2
         assert not any(await engine.set(TENANT, page_keys(2), contents(2), timeout_s=LONG_S))
-        assert asked == 3
+        assert asked == asked_before <= 3
         assert engine.counts.failures[Failure.OPEN] == 2
 
 
