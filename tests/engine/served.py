@@ -36,9 +36,12 @@ class Served:
         return self.log_path.read_text(encoding="utf-8")
 
     def rank_pid(self) -> int:
-        match = re.search(r"rank process (\d+)", self.log())
+        return self.rank_pids()[0]
+
+    def rank_pids(self) -> list[int]:
+        match = re.search(r"rank process ([\d ]+)", self.log())
         assert match, self.log()
-        return int(match[1])
+        return [int(pid) for pid in match[1].split()]
 
     def wait_ready(self) -> None:
         def is_ready() -> bool:

@@ -2,13 +2,16 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from slipstream_api.conditions import Reason
 from tests.engine import served, tiny
@@ -112,7 +115,9 @@ def test_draining_by_request_refuses_new_work_and_a_deadline_ends_the_rest(
         assert engine.exit_code() == 0
         assert time.monotonic() - began < 20
         stream.join(10)
+        # A proxy must not take it for a whole answer, nor a client.
         assert stream.is_cut
+        assert json.loads(stream.lines[-1])["error"]["code"] == "draining"
 
 
 @pytest.mark.slow
@@ -128,12 +133,49 @@ def test_a_rank_that_is_killed_ends_every_request_and_the_process(
         assert engine.exit_code(20) == 1
         for stream in streams:
             stream.join(10)
+            assert stream.is_cut
             error = json.loads(stream.lines[-1])["error"]
             assert error["type"] == "server_error"
             assert "SIGKILL" in error["message"]
         last = engine.last_failure()
         assert last is not None
         assert "SIGKILL" in last.message
+
+
+@pytest.mark.slow
+def test_a_step_that_fails_ends_every_request_with_its_words(model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    tensors = load_file(broken / "model.safetensors")
+    tensors["lm_head.weight"][:] = np.nan
+    save_file(tensors, broken / "model.safetensors")
+    with served.serving(served.config(broken), tmp_path) as engine:
+        with engine.client() as client:
+            asked = client.post(_CHAT, json={**_body(), "stream": False, "temperature": 1})
+        assert asked.status_code == 500
+        assert "the largest logit is nan" in asked.json()["error"]["message"]
+        assert engine.exit_code(20) == 1
+        last = engine.last_failure()
+        assert last is not None
+        assert "FloatingPointError" in last.message
+
+
+@pytest.mark.slow
+def test_the_death_of_one_of_several_ranks_ends_the_replica_with_its_name(
+    model: Path, tmp_path: Path
+) -> None:
+    with served.serving(served.config(model, parallel={"tensor": 2}), tmp_path) as engine:
+        stream = _Stream(engine.url)
+        stream.start()
+        assert stream.started.wait(60)
+        os.kill(engine.rank_pids()[1], signal.SIGKILL)
+        assert engine.exit_code(20) == 1
+        stream.join(10)
+        assert stream.is_cut
+        last = engine.last_failure()
+        assert last is not None
+        assert last.message == "rank 1: the rank process was ended by SIGKILL"
+        assert not any(served.is_running(pid) for pid in engine.rank_pids())
 
 
 @pytest.mark.slow
