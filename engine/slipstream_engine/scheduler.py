@@ -134,8 +134,9 @@ class Scheduler:
         """
         if self._batch is not None:
             raise ValueError("the last batch is not committed yet")
-        self._yield_to_better()
         plan = self._plan_decodes()
+        if self._yield_to_better():
+            plan = [(sequence, count) for sequence, count in plan if sequence.is_running]
         plan += self._plan_prefills(self._limits.max_batch_tokens - len(plan))
         copies = self._tables.take_copies()
         if not plan:
@@ -199,16 +200,21 @@ class Scheduler:
         if known != sorted(one.rank for one in self._running + self._waiting):
             raise AssertionError(f"sequences that are in no queue or in two: {known}")
 
-    def _yield_to_better(self) -> None:
-        """Running sequences of a worse priority make room for the first waiting one."""
+    def _yield_to_better(self) -> bool:
+        """Whether running sequences of a worse priority made room for the first waiting one.
+
+        After the others have taken their pages, so that what was freed is there for it.
+        """
+        num_before = self.num_preemptions
         while self._waiting and self._running:
             head, last = self._waiting[0], self._running[-1]
             if last.rank[0] <= head.rank[0]:
-                return
+                break
             matched = self._tables.match(head)
             if self._has_room(head, matched) or not self._could_have_room(head, matched):
-                return
+                break
             self._preempt(last)
+        return self.num_preemptions > num_before
 
     def _plan_decodes(self) -> list[tuple[Sequence, int]]:
         """Running sequences whose next token is computed now, with the pages for it.

@@ -95,7 +95,10 @@ class PageTables:
             sequence.num_sealed = index + 1
 
     def release(self, sequence: Sequence) -> None:
-        """Its pages go back; the sealed ones stay cached."""
+        """Its pages go back; the sealed ones stay cached, and it needs no copy any more."""
+        for copy in [one for one in self._copies if one[1] in sequence.pages]:
+            self._copies.remove(copy)
+            self._pool.release(copy[:1])
         self._pool.release(sequence.pages)
         sequence.pages = []
         sequence.num_sealed = sequence.num_computed = 0

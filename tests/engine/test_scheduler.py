@@ -1,6 +1,5 @@
 """Who runs when: chunks, priorities, preemption, samples that part, and ends; by examples."""
 
-
 import pytest
 
 from slipstream_engine.batch import Batch, Sampled
@@ -96,10 +95,23 @@ def test_a_better_request_takes_pages_only_when_that_is_enough() -> None:
     assert (_running(simulation), _waiting(simulation)) == (["best", "worse"], ["large"])
     assert simulation.scheduler.num_preemptions == 0
     simulation.abort("large")
-    simulation.submit(policy.request("medium", policy.text(3, 25), 9))
+    simulation.submit(policy.request("medium", policy.text(3, 21), 9))
     simulation.run_step()
     assert (_running(simulation), _waiting(simulation)) == (["best", "medium"], ["worse"])
     assert simulation.scheduler.num_preemptions == 1
+    simulation.run()
+
+
+def test_pages_that_a_better_request_would_use_itself_are_not_counted_as_coming_back() -> None:
+    simulation = Simulation(policy.limits(64, running=4), 16)
+    simulation.submit(policy.request("best", policy.text(1, 5), 9, priority=-1))
+    simulation.submit(policy.request("worse", policy.text(0, 30), 9, priority=1))
+    simulation.run_step()
+    # Seven pages are the worse one's, eight are new, but two are the best one's.
+    simulation.submit(policy.request("long", policy.text(0, 28) + policy.text(6, 32), 4))
+    simulation.run_step()
+    assert (_running(simulation), _waiting(simulation)) == (["best", "worse"], ["long"])
+    assert simulation.scheduler.num_preemptions == 0
     simulation.run()
 
 
