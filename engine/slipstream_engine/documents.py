@@ -83,8 +83,8 @@ class ChunkChoice(Struct):
 
 
 class Message(Struct):
+    role: Literal["assistant"]
     content: str
-    role: Literal["assistant"] = "assistant"
     refusal: None = None
 
 
@@ -135,7 +135,7 @@ class ChatShape:
     def whole(self, pieces: Sequence[Piece], counts: Counts) -> bytes:
         """`pieces`: the whole of every choice, in order."""
         choices = [
-            ChatChoice(piece.index, Message(piece.text), self._logprobs(piece), _reason(piece))
+            ChatChoice(piece.index, Message("assistant", piece.text), self._logprobs(piece), _reason(piece))
             for piece in pieces
         ]
         return _encode(self._answered("chat.completion", choices, usage(counts)))

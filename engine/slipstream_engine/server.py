@@ -55,8 +55,8 @@ async def _errors_as_documents(request: web.Request, handler: _Handler) -> web.S
         if "Allow" in error.headers:
             shaped.headers["Allow"] = error.headers["Allow"]
     except ConnectionError:
-        # The client left; aiohttp closes what is left of the connection.
-        raise
+        # The client left and gets nothing of this; raised on, aiohttp would log it as a fault.
+        return web.Response(status=499)
     except Exception as error:
         shaped = _shaped(error, request)
     return web.json_response(shaped.document(), status=shaped.status, headers=shaped.headers)
