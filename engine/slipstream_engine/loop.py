@@ -49,4 +49,10 @@ class EngineLoop:
         sampled = self._runner.run(batch)
         run_s = self._clock() - began
         progress = tuple(self._scheduler.commit(batch, sampled))
-        return Step(progress, self._scheduler.load(), batch.num_prefill_tokens, run_s)
+        return Step(
+            progress,
+            self._scheduler.load(),
+            batch.num_prefill_tokens,
+            run_s,
+            self._scheduler.take_admitted(),
+        )

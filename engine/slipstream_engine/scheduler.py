@@ -62,6 +62,7 @@ class Scheduler:
         self._num_submitted = 0
         self._num_prefix_queries = 0
         self._num_prefix_hits = 0
+        self._admitted: list[str] = []
         self.num_preemptions = 0
 
     @property
@@ -119,6 +120,11 @@ class Scheduler:
                 else:
                     self._end(sequence)
                 return
+
+    def take_admitted(self) -> tuple[str, ...]:
+        """Requests that ran for the first time since this was last asked."""
+        admitted, self._admitted = tuple(self._admitted), []
+        return admitted
 
     def preempt_newest(self) -> bool:
         """The last running sequence in order gives its pages back; False where none runs."""
@@ -295,6 +301,7 @@ class Scheduler:
         self._tables.place(sequence, matched)
         if sequence.num_cached is None:
             sequence.num_cached = sequence.num_computed
+            self._admitted.append(sequence.request.id)
             if self._limits.prefix_cache:
                 self._num_prefix_queries += len(sequence.tokens)
                 self._num_prefix_hits += sequence.num_cached

@@ -35,6 +35,17 @@ def test_a_step_without_work_tells_the_load_and_runs_nothing() -> None:
     assert step.load.num_pages == 32
 
 
+def test_a_step_tells_once_which_requests_left_the_queue() -> None:
+    loop = _loop()
+    for name in ("a", "b"):
+        loop.take(Submit(policy.request(name, range(6), 3, num_samples=2)))
+    steps: list[Step] = []
+    while not loop.is_idle:
+        steps.append(loop.step())
+    assert steps[0].admitted == ("a", "b")
+    assert all(step.admitted == () for step in steps[1:])
+
+
 def test_aborts_are_seen_in_the_next_load() -> None:
     loop = _loop()
     loop.take(Submit(policy.request("a", range(6), num_samples=2)))

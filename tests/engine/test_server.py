@@ -499,11 +499,14 @@ def test_metrics_count_tokens_and_requests_under_vllms_names(client: httpx.Clien
         "vllm:time_to_first_token_seconds_count",
         "vllm:e2e_request_latency_seconds_count",
         "vllm:request_success_total",
+        "vllm:request_queue_time_seconds_count",
+        "vllm:request_prefill_time_seconds_count",
+        "vllm:request_decode_time_seconds_count",
     ]
     before = [_metric(client, name) for name in names]
     usage = _ask(client)["usage"]
     after = [_metric(client, name) for name in names]
-    assert [b - a for a, b in zip(before, after, strict=True)] == [12, 1, 1, 1]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [12, 1, 1, 1, 1, 1, 1]
     assert usage["completion_tokens"] == 12
     text = client.get("/metrics").text
     for name in (
@@ -512,6 +515,10 @@ def test_metrics_count_tokens_and_requests_under_vllms_names(client: httpx.Clien
         "vllm:kv_cache_usage_perc",
         "vllm:prompt_tokens_total",
         "vllm:inter_token_latency_seconds_count",
+        "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total",
+        "vllm:num_preemptions_total",
+        "vllm:request_time_per_output_token_seconds_count",
     ):
         assert f'{name}{{model_name="tiny"}}' in text
     for reason in ("stop", "length", "abort"):

@@ -113,7 +113,13 @@ class _Client:
         self._count(await self._http.post(path, content=content))
 
     async def _impossible(self) -> None:
-        bad = [{"n": 99}, {"temperature": "hot"}, {"tools": [1]}, {"model": "other"}, {"x": 1}]
+        bad: list[dict[str, Any]] = [
+            {"n": 99},
+            {"temperature": "hot"},
+            {"tools": [1]},
+            {"model": "other"},
+            {"x": 1},
+        ]
         self._count(await self._http.post(_CHAT, json=self._body(**self._random.choice(bad))))
 
     async def _huge(self) -> None:
