@@ -17,6 +17,8 @@ from slipstream_engine.scheduler import Limits, Scheduler
 from tests.engine import local, tiny
 from tests.engine.local import GREEDY, Ranks
 
+pytestmark = pytest.mark.slow  # minutes on a busy machine
+
 _MAX_CONTEXT = 48
 # Splits that the tiny model (8 heads, 4 KV heads) allows: tensor ranks, stages.
 _SPLITS = ((2, 1), (4, 1), (1, 2), (2, 2))
