@@ -7,7 +7,6 @@ Decides nothing; every write is bounded in time. Callers see ClusterError only.
 """
 
 import asyncio
-import hashlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
@@ -32,7 +31,6 @@ WATCH_S = 120
 _SLACK_S = 10
 WRITE_TIMEOUT_S = 5.0
 _LIST_CHUNK = 500
-_FIELD_MANAGER_LEN = 128
 
 
 class ClusterError(Exception):
@@ -58,14 +56,6 @@ class Identity:
     @property
     def key(self) -> Key:
         return self.namespace, self.name
-
-    @property
-    def field_manager(self) -> str:
-        """One of its own for every gateway: what two of them share, each would take from the
-        other. The names alone may be longer than a manager's name."""
-        digest = hashlib.sha256("/".join(self.key).encode()).hexdigest()[:16]
-        name = self.name[: _FIELD_MANAGER_LEN - len(names.GATEWAY_FIELD_MANAGER_PREFIX) - 17]
-        return f"{names.GATEWAY_FIELD_MANAGER_PREFIX}{name}-{digest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +198,7 @@ class Cluster:
                 dict(document),
                 namespace=namespace,
                 patch_type=PatchType.APPLY,
-                field_manager=self._identity.field_manager,
+                field_manager=names.gateway_field_manager(*self._identity.key),
                 force=True,
             )
         )

@@ -1,6 +1,7 @@
 """ModelRoute: how the operator tells every gateway where a model's requests go.
 
-The operator alone writes the spec; each gateway writes its own entry of the status.
+The operator alone writes the spec; each gateway writes its own entry of the status, and the
+operator takes out what dead gateways left there.
 """
 
 from typing import Annotated

@@ -3,6 +3,7 @@
 Knows no cluster: every function here takes names and returns names.
 """
 
+import hashlib
 from typing import Final
 
 GROUP: Final = "slipstream.dev"
@@ -10,7 +11,8 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 FIELD_MANAGER: Final = "slipstream-operator"
-GATEWAY_FIELD_MANAGER_PREFIX: Final = "slipstream-gateway-"
+_GATEWAY_FIELD_MANAGER_PREFIX: Final = "slipstream-gateway-"
+_FIELD_MANAGER_LEN: Final = 128
 
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_NAME: Final = "app.kubernetes.io/name"
@@ -80,3 +82,14 @@ def pod_name(model: str, revision: str, ordinal: int) -> str:
 def qualified_name(namespace: str, name: str) -> str:
     """The name a client may always send, whoever owns the short one."""
     return f"{namespace}/{name}"
+
+
+def gateway_field_manager(namespace: str, name: str) -> str:
+    """Who owns what a gateway wrote into a ModelRoute's status.
+
+    Another one for every gateway: what two of them shared, each would take from the other. The
+    names alone may be longer than a manager's name.
+    """
+    digest = hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:16]
+    room = _FIELD_MANAGER_LEN - len(_GATEWAY_FIELD_MANAGER_PREFIX) - len(digest) - 1
+    return f"{_GATEWAY_FIELD_MANAGER_PREFIX}{name[:room]}-{digest}"

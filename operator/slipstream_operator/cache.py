@@ -2,7 +2,7 @@
 
 Knows no network: watches, lists and answers to our own writes feed it, in any order. Order comes
 from resource versions, which the API server defines as comparable numbers (Kubernetes 1.35).
-Gateways' signs of life are timed here, by this process's clock: no two machines' are compared.
+Gateways' signs of life are noted here, by this process's clock (`signs`).
 """
 
 from collections import defaultdict
@@ -13,7 +13,14 @@ from slipstream_api import names
 from slipstream_operator import claims, documents, kinds
 from slipstream_operator.documents import Document
 from slipstream_operator.kinds import Kind
-from slipstream_operator.observed import Observed, Refusal, gateway_lease
+from slipstream_operator.observed import (
+    Observed,
+    Refusal,
+    acknowledged,
+    gateway_entries,
+    gateway_lease,
+)
+from slipstream_operator.signs import Signs
 
 Key = tuple[str, str]  # namespace, model
 _Name = tuple[str, str]
@@ -31,7 +38,7 @@ class Cache:
         self._objects: dict[str, dict[_Name, Document]] = {k.kind: {} for k in kinds.WATCHED}
         self._gone: dict[str, dict[_Name, int]] = {k.kind: {} for k in kinds.WATCHED}
         self._children: dict[tuple[str, Key], set[_Name]] = defaultdict(set)
-        self._renewed_at: dict[_Name, float] = {}  # Leases: when this version of it came
+        self._signs = Signs()
 
     def feed(self, kind: Kind, document: Document, *, deleted: bool = False) -> bool:
         """Take one version of one object; whether it was news."""
@@ -45,7 +52,7 @@ class Cache:
             return False
         if deleted:
             self._gone[kind.kind][where] = version
-            self._drop(kind, where)
+            self._lose(kind, where)
             return known is not None
         self._put(kind, where, document)
         return True
@@ -82,7 +89,7 @@ class Cache:
             if namespace is not None and where[0] != namespace:
                 continue
             if where not in listed and _version(document) <= at:
-                self._drop(kind, where)
+                self._lose(kind, where)
                 news.append(document)
         gone = self._gone[kind.kind]
         for where in [w for w, v in gone.items() if v <= at and namespace in (None, w[0])]:
@@ -104,7 +111,7 @@ class Cache:
         models = self.all(kinds.MODEL)
         now = self._clock()
         leases = (
-            gateway_lease(document, now - self._renewed_at[where])
+            gateway_lease(document, self._signs.lease_silent_s(where, now))
             for where, document in self._objects[kinds.LEASE.kind].items()
         )
         return Observed(
@@ -122,6 +129,7 @@ class Cache:
             ),
             token_owners=tuple(m for m in models if documents.namespace(m) == namespace),
             gateways=tuple(lease for lease in leases if lease is not None),
+            entries=gateway_entries(self._signs.entries_silent_s(key, now)),
             refusals=dict(refusals),
         )
 
@@ -159,15 +167,23 @@ class Cache:
         document["metadata"].pop("managedFields", None)  # large, and of no use here
         self._objects[kind.kind][where] = document
         if kind is kinds.LEASE:
-            self._renewed_at[where] = self._clock()
+            self._signs.lease_changed(where, self._clock())
+        elif kind is kinds.ROUTE:
+            self._signs.route_says(where, acknowledged(document), self._clock())
         model = documents.label(document, names.LABEL_MODEL)
         if model is not None:
             self._children[kind.kind, (where[0], model)].add(where)
 
+    def _lose(self, kind: Kind, where: _Name) -> None:
+        """The object is there no more."""
+        self._drop(kind, where)
+        if kind is kinds.LEASE:
+            self._signs.lease_gone(where, self._clock())
+        elif kind is kinds.ROUTE:
+            self._signs.route_gone(where)
+
     def _drop(self, kind: Kind, where: _Name) -> None:
         document = self._objects[kind.kind].pop(where, None)
-        if kind is kinds.LEASE:
-            self._renewed_at.pop(where, None)
         model = documents.label(document, names.LABEL_MODEL) if document else None
         if model is not None:
             self._children[kind.kind, (where[0], model)].discard(where)

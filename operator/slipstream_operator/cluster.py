@@ -19,6 +19,7 @@ from lightkube.config.models import User
 from slipstream_api import names
 from slipstream_operator import documents, kinds
 from slipstream_operator.documents import Document, Ref
+from slipstream_operator.gateways import Withdrawal
 from slipstream_operator.kinds import Kind
 from slipstream_operator.metrics import Metrics
 
@@ -128,6 +129,20 @@ class Cluster:
             return None
         return answer if answer.get("kind") == ref.kind else None
 
+    async def withdraw(self, withdrawal: Withdrawal) -> Document:
+        """Take a gateway's entry out of a route's status: what was applied in its name is applied
+        anew without it, so nobody owns the entry any more."""
+        ref = withdrawal.route
+        document = {
+            "apiVersion": ref.api_version,
+            "kind": ref.kind,
+            "metadata": {"name": ref.name, "uid": ref.uid},
+            "status": {"gateways": []},
+        }
+        path = kinds.ROUTE.path(ref.namespace, ref.name) + "/status"
+        manager = names.gateway_field_manager(*withdrawal.gateway)
+        return await self._write("withdraw", kinds.ROUTE, "PATCH", path, document, manager=manager)
+
     async def write_status(self, model: Document, status: Mapping[str, Any]) -> Document:
         path = kinds.MODEL.path(documents.namespace(model), documents.name(model)) + "/status"
         document = {
@@ -154,13 +169,20 @@ class Cluster:
         return await self._send("GET", path, query, None, _READ_TIMEOUT_S)
 
     async def _write(
-        self, verb: str, kind: Kind, method: str, path: str, body: Document
+        self,
+        verb: str,
+        kind: Kind,
+        method: str,
+        path: str,
+        body: Document,
+        *,
+        manager: str = names.FIELD_MANAGER,
     ) -> Document:
         if self._window_s() <= 0:
             raise NotLeaderError(f"{verb} {path}: the lease is not held")
         query = {"timeout": f"{max(1, int(self._write_timeout_s))}s"}
         if method != "DELETE":
-            query["fieldManager"] = names.FIELD_MANAGER
+            query["fieldManager"] = manager
         if method == "PATCH":
             query["force"] = "true"
         self._metrics.writes.labels(verb, kind.kind).inc()

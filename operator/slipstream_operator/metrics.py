@@ -63,6 +63,7 @@ class Metrics:
             for verb in VERBS[:3]:
                 self.writes.labels(verb, kind.kind)
         self.writes.labels("status", kinds.MODEL.kind)
+        self.writes.labels("withdraw", kinds.ROUTE.kind)
         self.writes.labels("create", kinds.EVENT.kind)
 
     def count_models(self, models: Iterable[Mapping[str, Any]]) -> None:

@@ -36,6 +36,16 @@ class GatewayLease:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayEntry:
+    """A gateway's entry in the route's status, and how long nothing was seen of that gateway (a
+    Lease that changed, an entry that is new or says something new), by our own clock."""
+
+    namespace: str
+    name: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything that plan() may look at beside the model itself."""
 
@@ -49,6 +59,7 @@ class Observed:
     claims: tuple[Claim, ...] = ()  # of every model in scope, this one included
     token_owners: tuple[Document, ...] = ()  # every model of this namespace
     gateways: tuple[GatewayLease, ...] = ()
+    entries: tuple[GatewayEntry, ...] = ()  # of the route's status
     # Object ("Kind/name") -> why its last write was refused; gone once a write succeeds.
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
 
@@ -60,3 +71,17 @@ def gateway_lease(document: Mapping[str, Any], silent_s: float) -> GatewayLease 
     if not is_gateway or not isinstance(duration_s, int):
         return None
     return GatewayLease(*documents.where(document), float(duration_s), silent_s)
+
+
+def acknowledged(route: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """The generation of a route that each gateway (namespace, name) says to have in use."""
+    entries = ((route.get("status") or {}).get("gateways")) or []
+    return {
+        (str(e.get("namespace")), str(e.get("name"))): int(e.get("observedGeneration", 0))
+        for e in entries
+    }
+
+
+def gateway_entries(silent_s: Mapping[tuple[str, str], float]) -> tuple[GatewayEntry, ...]:
+    """In the order of their names, so that equal snapshots give equal plans."""
+    return tuple(GatewayEntry(*gateway, silent_s[gateway]) for gateway in sorted(silent_s))

@@ -13,9 +13,10 @@ from pydantic import ValidationError
 from slipstream_api import names
 from slipstream_api.conditions import ConditionType, Reason, find
 from slipstream_api.inferencemodel import InferenceModelSpec, Resolved, Scaling
-from slipstream_operator import children, claims, documents, revisions, rollout, rotation
+from slipstream_operator import children, claims, documents, gateways, revisions, rollout, rotation
 from slipstream_operator import status as statuses
 from slipstream_operator.documents import Document, Ref
+from slipstream_operator.gateways import Withdrawal
 from slipstream_operator.merge import MergeError
 from slipstream_operator.observed import Observed, Refusal
 from slipstream_operator.rollout import Fleet, Step
@@ -50,6 +51,7 @@ class Plan:
     create: tuple[Document, ...] = ()
     apply: tuple[Document, ...] = ()
     delete: tuple[Ref, ...] = ()
+    withdraw: tuple[Withdrawal, ...] = ()
     status: dict[str, Any] | None = None  # None: it stands already
     requeue_after_s: float | None = None
     events: tuple[Event, ...] = ()
@@ -115,6 +117,7 @@ def plan(
         create=(token.secret,) if is_new else (),
         apply=_changed(wanted if is_new else [token.secret, *wanted], observed),
         delete=tuple(documents.ref(d, with_uid=True) for d in unwanted),
+        withdraw=gateways.withdrawals(observed.route, observed.entries),
         requeue_after_s=min(waits_s, default=None),
     )
     return _finish(model, observed, now, goal, accepted, writes)

@@ -12,6 +12,7 @@ from slipstream_operator import documents, kinds
 from slipstream_operator.cache import Cache, Key
 from slipstream_operator.cluster import Cluster, ConflictError, RefusedError
 from slipstream_operator.documents import Document
+from slipstream_operator.gateways import Withdrawal
 from slipstream_operator.metrics import Metrics
 from slipstream_operator.observed import Refusal
 from slipstream_operator.plan import Event, Plan, plan
@@ -95,6 +96,8 @@ class Reconciler:
         for ref in decided.delete:
             # Named apart: a Pod that must not be deleted says nothing against its template.
             await attempt(f"deletion of {ref.kind}/{ref.name}", self._delete(key, ref))
+        for withdrawal in decided.withdraw:
+            await attempt(str(withdrawal), self._withdraw(key, withdrawal))
         return refusals
 
     async def _apply(self, key: Key, document: Document) -> None:
@@ -105,6 +108,10 @@ class Reconciler:
         log.info("deleted %s", ref)
         if answer is not None and documents.is_terminating(answer):
             self._on_written(key, answer)
+
+    async def _withdraw(self, key: Key, withdrawal: Withdrawal) -> None:
+        self._on_written(key, await self._cluster.withdraw(withdrawal))
+        log.info("withdrew %s", withdrawal)
 
     async def _create(self, key: Key, document: Document) -> None:
         try:

@@ -11,7 +11,7 @@ from datetime import datetime
 from slipstream_api import names
 from slipstream_operator import children, documents
 from slipstream_operator.documents import Document
-from slipstream_operator.observed import GatewayLease
+from slipstream_operator.observed import GatewayLease, acknowledged
 
 # An old replica that has not been ready for so long gives its devices to the new revision.
 BROKEN_AFTER_S = 30
@@ -132,8 +132,7 @@ def _drain(fleet: Fleet, now: datetime) -> _Drain:
 
 def has_acknowledged(route: Document, gateways: Iterable[GatewayLease]) -> bool:
     """Whether every living gateway has taken over this generation of the route."""
-    entries = ((route.get("status") or {}).get("gateways")) or []
-    seen = {(e.get("namespace"), e.get("name")): e.get("observedGeneration", 0) for e in entries}
+    seen = acknowledged(route)
     wanted = documents.generation(route)
     return all(seen.get((g.namespace, g.name), -1) >= wanted for g in gateways if g.is_alive)
 

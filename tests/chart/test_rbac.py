@@ -18,6 +18,7 @@ events.events.k8s.io: create
 inferencemodels.slipstream.dev: get list watch
 inferencemodels/status.slipstream.dev: patch
 modelroutes.slipstream.dev: create get list patch watch
+modelroutes/status.slipstream.dev: patch
 pods: create delete get list patch watch
 services: create delete get list patch watch
 configmaps: create delete get list patch watch

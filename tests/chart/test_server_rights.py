@@ -120,12 +120,20 @@ def test_each_side_of_a_route_writes_its_own_half(release: Release) -> None:
     with pytest.raises(CommandError, match="Forbidden"):
         release.as_component("gateway", *command, document=spec)
     release.as_component("operator", *command, document=spec)
-    with pytest.raises(CommandError, match="Forbidden"):
-        release.as_component("operator", *command, "--subresource=status", document=status)
-    release.as_component("gateway", *command, "--subresource=status", document=status)
+    as_gateway = ("--subresource=status", "--field-manager=of-g")
+    release.as_component("gateway", *command, *as_gateway, document=status)
     written = release.cluster.get("-n", release.namespace, "modelroute", "m")
     assert written is not None
     assert written["status"]["gateways"] == [entry]
+    replace = ("replace", "--subresource=status", "-f", "-")
+    with pytest.raises(CommandError, match="Forbidden"):
+        release.as_component("operator", *replace, document=written)
+    # What a dead gateway left: applied anew without it, in its name.
+    emptied = {**route, "status": {"gateways": []}}
+    release.as_component("operator", *command, *as_gateway, document=emptied)
+    written = release.cluster.get("-n", release.namespace, "modelroute", "m")
+    assert written is not None
+    assert "gateways" not in (written.get("status") or {})
 
 
 def test_the_operator_makes_and_changes_its_own_secret_only(release: Release) -> None:

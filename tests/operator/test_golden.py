@@ -27,6 +27,7 @@ def readable(decided: Plan) -> str:
         "create": list(decided.create),
         "apply": list(decided.apply),
         "delete": [f"{ref} {ref.uid}" for ref in decided.delete],
+        **({"withdraw": [str(w) for w in decided.withdraw]} if decided.withdraw else {}),
         "status": decided.status,
         "requeueAfterS": decided.requeue_after_s,
         "events": [asdict(event) for event in decided.events],
@@ -41,7 +42,10 @@ def decide(given: dict[str, Any]) -> Plan:
         what: Refusal(refusal["code"], refusal["message"])
         for what, refusal in given.get("refusals", {}).items()
     }
-    observed = replace(world.observe(objects, model["metadata"]["name"], NOW), refusals=refusals)
+    observed = world.observe(
+        objects, model["metadata"]["name"], NOW, given.get("entriesSilentS", {})
+    )
+    observed = replace(observed, refusals=refusals)
     settings = world.settings(**given.get("settings", {}))
     return plan(model, observed, settings, NOW, world.TOKEN)
 

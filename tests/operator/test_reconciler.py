@@ -9,6 +9,7 @@ from slipstream_operator import children, documents, kinds
 from slipstream_operator.cache import Cache
 from slipstream_operator.cluster import Cluster, ConflictError, RefusedError
 from slipstream_operator.documents import Document, Ref
+from slipstream_operator.gateways import FORGOTTEN_AFTER_S, Withdrawal
 from slipstream_operator.metrics import Metrics
 from slipstream_operator.reconciler import Reconciler
 from slipstream_operator.rotation import Keys
@@ -33,6 +34,10 @@ class Refusing:
 
     async def delete(self, ref: Ref) -> None:
         self._judge("delete", ref.kind)
+
+    async def withdraw(self, withdrawal: Withdrawal) -> Document:
+        self._judge("withdraw", withdrawal.route.kind)
+        return route()
 
     async def write_status(self, model: Document, status: dict[str, Any]) -> Document:
         self.statuses.append(status)
@@ -64,10 +69,25 @@ class Guarding(Refusing):
         return await super().apply(document)
 
 
-def reconcile(api: Refusing, *objects: Document) -> None:
-    cache = Cache(lambda: 0.0)
+def route(*gateways: str) -> Document:
+    entries = [{"namespace": "s", "name": name, "observedGeneration": 1} for name in gateways]
+    made = children.route(
+        world.model(),
+        client_names=["coder"],
+        revision="0123456789",
+        draining_pods=[],
+        draining_since=None,
+    )
+    metadata = {**made["metadata"], "uid": "uid-route"}
+    return {**made, "metadata": metadata, "status": {"gateways": entries}}
+
+
+def reconcile(api: Refusing, *objects: Document, after_s: float = 0.0) -> None:
+    now = 0.0
+    cache = Cache(lambda: now)
     for document in objects:
         cache.feed(kinds.of(document), document)
+    now = after_s
     reconciler = Reconciler(
         cast(Cluster, api),
         cache,
@@ -119,6 +139,27 @@ def test_a_refused_deletion_is_told_and_is_no_fault_of_the_template() -> None:
     told, message = reason(status, "Degraded")
     assert told == "WriteRefused"
     assert documents.name(finished) in message
+
+
+def test_an_entry_that_may_not_be_taken_out_is_told_and_keeps_no_other_write_back() -> None:
+    api = Refusing("withdraw", "ModelRoute")
+    with pytest.raises(RefusedError):
+        reconcile(api, world.model(), route("dead"), after_s=FORGOTTEN_AFTER_S + 1)
+    assert ("apply", "Pod") in api.taken
+    status = api.statuses[-1]
+    assert reason(status, "Accepted")[0] == "Valid"
+    told, message = reason(status, "Degraded")
+    assert told == "WriteRefused"
+    assert "entry of gateway s/dead in ModelRoute agents/coder" in message
+
+
+def test_each_dead_gateways_entry_is_taken_out_for_itself() -> None:
+    api = Refusing("", "")
+    reconcile(api, world.model(), route("dead", "gone"), after_s=FORGOTTEN_AFTER_S + 1)
+    assert api.taken.count(("withdraw", "ModelRoute")) == 2
+    young = Refusing("", "")
+    reconcile(young, world.model(), route("dead", "gone"), after_s=FORGOTTEN_AFTER_S)
+    assert ("withdraw", "ModelRoute") not in young.taken
 
 
 def test_a_new_owner_of_the_token_brings_no_old_keys_back() -> None:

@@ -3,6 +3,7 @@
 Stands for outside systems only: the API server's writes, Pod lifecycles, acknowledgements.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,13 @@ from typing import Any
 from slipstream_api import names
 from slipstream_operator import claims, documents
 from slipstream_operator.documents import Document
-from slipstream_operator.observed import Observed, gateway_lease
+from slipstream_operator.gateways import Withdrawal
+from slipstream_operator.observed import (
+    Observed,
+    acknowledged,
+    gateway_entries,
+    gateway_lease,
+)
 from slipstream_operator.plan import Plan, plan
 from slipstream_operator.rotation import Pace
 from slipstream_operator.settings import Clients, Settings
@@ -117,6 +124,7 @@ class World:
         result: list[tuple[str, Any]] = [("create", d) for d in decided.create]
         result += [("apply", d) for d in decided.apply]
         result += [("delete", r) for r in decided.delete]
+        result += [("withdraw", w) for w in decided.withdraw]
         if decided.status is not None:
             result.append(("status", decided.status))
         return result
@@ -129,6 +137,8 @@ class World:
             self._apply(what)
         elif verb == "delete":
             self._delete(what)
+        elif verb == "withdraw":
+            self._withdraw(what)
         else:
             self.put({**self.model(name), "status": what})
             self.cache["InferenceModel", name] = self.model(name)
@@ -202,6 +212,13 @@ class World:
             del self.objects[ref.kind, ref.name]
             self.cache.pop((ref.kind, ref.name), None)
 
+    def _withdraw(self, what: Withdrawal) -> None:
+        present = self.objects.get(("ModelRoute", what.route.name))
+        if present is not None and documents.uid(present) == what.route.uid:
+            entries = (present.get("status") or {}).get("gateways") or []
+            kept = [e for e in entries if (e["namespace"], e["name"]) != what.gateway]
+            self._both({**present, "status": {"gateways": kept}})
+
     def finish_deletions(self) -> None:
         for pod in self.pods():
             if documents.is_terminating(pod):
@@ -234,7 +251,11 @@ class World:
 
     # Gateways
 
-    def add_gateway(self, name: str) -> None:
+    def add_gateway(self, name: str, renewed_at: datetime | None = None) -> None:
+        """Without a time its Lease is renewed whenever one looks."""
+        renewed = (
+            "2099-01-01T00:00:00Z" if renewed_at is None else documents.format_time(renewed_at)
+        )
         self.put(
             {
                 "apiVersion": "coordination.k8s.io/v1",
@@ -244,8 +265,7 @@ class World:
                     "namespace": "system",
                     "labels": {names.LABEL_COMPONENT: "gateway"},
                 },
-                # Renewed whenever one looks.
-                "spec": {"leaseDurationSeconds": 20, "renewTime": "2099-01-01T00:00:00.000000Z"},
+                "spec": {"leaseDurationSeconds": 20, "renewTime": renewed},
             }
         )
 
@@ -270,8 +290,14 @@ def silent_s(lease: Document, now: datetime) -> float:
     return max(0.0, documents.seconds_since(lease["spec"]["renewTime"], now) or 0.0)
 
 
-def observe(everything: list[Document], name: str, now: datetime) -> Observed:
-    """The snapshot of one model out of a list of documents."""
+def observe(
+    everything: list[Document],
+    name: str,
+    now: datetime,
+    entries_silent_s: Mapping[str, float] | None = None,
+) -> Observed:
+    """The snapshot of one model out of a list of documents. `entries_silent_s`: of gateways
+    ("namespace/name") without a Lease; otherwise their entries are new."""
 
     def children(kind: str) -> tuple[Document, ...]:
         return tuple(
@@ -283,6 +309,13 @@ def observe(everything: list[Document], name: str, now: datetime) -> Observed:
     models = [d for d in everything if d["kind"] == "InferenceModel"]
     routes = {documents.name(d): d for d in everything if d["kind"] == "ModelRoute"}
     leases = [gateway_lease(d, silent_s(d, now)) for d in everything if d["kind"] == "Lease"]
+    silent_by_lease = {
+        documents.where(d): silent_s(d, now) for d in everything if d["kind"] == "Lease"
+    }
+    entries = {
+        gateway: silent_by_lease.get(gateway, (entries_silent_s or {}).get("/".join(gateway), 0.0))
+        for gateway in acknowledged(routes.get(name) or {})
+    }
     return Observed(
         pods=children("Pod"),
         config_maps=children("ConfigMap"),
@@ -294,4 +327,5 @@ def observe(everything: list[Document], name: str, now: datetime) -> Observed:
         claims=tuple(claims.claim(m, routes.get(documents.name(m))) for m in models),
         token_owners=tuple(models),
         gateways=tuple(lease for lease in leases if lease is not None),
+        entries=gateway_entries(entries),
     )

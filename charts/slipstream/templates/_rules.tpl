@@ -9,6 +9,10 @@
 - apiGroups: [slipstream.dev]
   resources: [modelroutes]
   verbs: [get, list, watch, create, patch]
+# To take out what a gateway that was killed left there.
+- apiGroups: [slipstream.dev]
+  resources: [modelroutes/status]
+  verbs: [patch]
 - apiGroups: [""]
   resources: [pods, services, configmaps]
   verbs: [get, list, watch, create, patch, delete]
