@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from slipstream_api import names
 from slipstream_api.modelroute import ModelRouteSpec, ModelRouteStatus
 from slipstream_gateway.table import Endpoint, Route, ServiceSlice, TrackSpec
-from slipstream_gateway.tokens import Tokens
-from slipstream_gateway.view import Key, SeenRoute
+from slipstream_gateway.view import Key, SeenRoute, Tokens
 
 LABEL_SERVICE = "kubernetes.io/service-name"
 

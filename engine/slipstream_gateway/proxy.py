@@ -164,7 +164,7 @@ class Proxy:
             flight.model = target.model
             if not isinstance(target, Target):
                 return self.refuse(flight, failure or openai.nothing_ready(target.model))
-            token = self._view.token(target.model.namespace, time.monotonic())
+            token = self._view.token(target.model.namespace)
             if token is None:
                 return self.refuse(flight, openai.no_token(target.model.namespace))
             self._send_off(flight, target, token)

@@ -11,7 +11,6 @@ from typing import Generic, TypeVar
 
 from slipstream_gateway import table
 from slipstream_gateway.table import Route, RoutingTable, ServiceSlice
-from slipstream_gateway.tokens import InUse, Tokens, next_in_use
 
 Key = tuple[str, str]  # namespace, name
 
@@ -31,6 +30,15 @@ class Acknowledgement:
     namespace: str
     name: str
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The internal token of one namespace: what is sent, and all that is accepted meanwhile."""
+
+    namespace: str
+    current: str | None = field(repr=False)
+    accepted: tuple[str, ...] = field(repr=False)
 
 
 Item = TypeVar("Item", SeenRoute, ServiceSlice, Tokens)
@@ -64,8 +72,7 @@ class View:
         self.slices: _Store[ServiceSlice] = _Store()
         self.tokens: _Store[Tokens] = _Store()
         self.table: RoutingTable = table.EMPTY
-        self._tokens_of: dict[str, Tokens] = {}
-        self._in_use: dict[str, InUse] = {}
+        self._token_of: dict[str, str] = {}
         self.is_in_use = False
         self.stale = asyncio.Event()
         self.changed = asyncio.Event()
@@ -87,7 +94,9 @@ class View:
         self.stale.clear()
         if not self.is_complete:
             return False
-        self._tokens_of = {tokens.namespace: tokens for tokens in self.tokens.values()}
+        for tokens in self.tokens.values():
+            if tokens.current is not None:
+                self._token_of[tokens.namespace] = tokens.current
         fresh = table.build((seen.route for seen in self.routes.values()), self.slices.values())
         is_new = fresh != self.table or not self.is_in_use
         if is_new:
@@ -116,18 +125,14 @@ class View:
             if seen is not None:
                 items[done.namespace, done.name] = replace(seen, acknowledged=done.generation)
 
-    def token(self, namespace: str, now_s: float) -> str | None:
+    def token(self, namespace: str) -> str | None:
         """What engines of this namespace believe; None before it had a Secret.
 
-        A Secret that is gone leaves its files in the engines' Pods, so its last token stays good.
+        Whatever is `current` is sent at once: the operator lets every engine accept a key for
+        minutes before it makes it that. A Secret that is gone leaves its files in the engines'
+        Pods, so its last token stays good.
         """
-        before = self._in_use.get(namespace)
-        tokens = self._tokens_of.get(namespace)
-        if tokens is None:
-            return None if before is None else before.value
-        in_use = next_in_use(tokens, before, now_s)
-        self._in_use[namespace] = in_use
-        return in_use.value
+        return self._token_of.get(namespace)
 
     def namespaces_of_token(self, presented: str) -> frozenset[str]:
         """The namespaces whose internal token this is, compared in constant time."""

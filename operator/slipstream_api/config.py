@@ -48,7 +48,7 @@ class OperatorConfig(ConfigModel):
     token_rotate_after_s: int | None = Field(default=30 * 24 * 3600, ge=1)
     # From a change of the Secret until every engine and gateway surely knows it. Kubelets look at
     # mounted Secrets every minute or so and may believe a cached one for up to five (the `ttl`
-    # annotation of nodes in large clusters); gateways wait two and a half minutes more.
+    # annotation of nodes in large clusters); gateways see it in a watch, and use it at once.
     token_settle_s: int = Field(default=600, ge=1)
     # NetworkPolicies for engines: only gateways, operators and these further peers reach them.
     network_policies: bool = True

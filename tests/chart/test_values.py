@@ -32,7 +32,7 @@ from tests.chart.helm import Helm, HelmError
         ("networkPolicy.enginePeers[0].namespace=monitoring", "networkPolicy/enginePeers/0"),
         ("networkPolicy.enginePeers={monitoring}", "networkPolicy/enginePeers/0"),
         ("internalToken.rotateAfterHours=-1", "internalToken/rotateAfterHours"),
-        ("internalToken.settleSeconds=10", "internalToken/settleSeconds"),
+        ("internalToken.settleSeconds=419", "internalToken/settleSeconds"),
         ("operator.command=slipstream", "operator/command"),
         ("operator.command={}", "operator/command"),
         ("gateway.extraEnv[0].value=x", "gateway/extraEnv/0"),

@@ -86,17 +86,34 @@ class Place:
             }
             self.api.apply(path, document)
 
-    def put_token(self, current: str, previous: str = "") -> None:
-        data = {"current": current, "previous": previous}
+    def put_token(self, **keys: str) -> None:
+        """The Secret as it is from now on; keys as in `names.TOKEN_KEYS`."""
         document = {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": names.TOKEN_SECRET},
-            "data": {k: base64.b64encode(v.encode()).decode() for k, v in data.items() if v},
+            "data": {k: base64.b64encode(v.encode()).decode() for k, v in keys.items()},
         }
         self.api.apply(self.path("secrets", names.TOKEN_SECRET), document)
 
+    def take_out(self, gateway: str) -> dict[str, int]:
+        """Do to a gateway's entry what the operator does when it takes the gateway for dead; the
+        entries that were there then."""
+        manager = names.gateway_field_manager(self.namespace, gateway)
+        document = {
+            "apiVersion": names.API_VERSION,
+            "kind": "ModelRoute",
+            "metadata": {"name": "coder"},
+            "status": {"gateways": []},
+        }
+        path = f"{self.routes}/coder/status?fieldManager={manager}&force=true"
+        kind = "application/apply-patch+yaml"
+        return _entries(self.api.must("PATCH", path, document, kind=kind))
+
     def acknowledged(self) -> dict[str, int]:
-        route = self.api.get(f"{self.routes}/coder") or {}
-        entries = (route.get("status") or {}).get("gateways") or []
-        return {entry["name"]: entry["observedGeneration"] for entry in entries}
+        return _entries(self.api.get(f"{self.routes}/coder") or {})
+
+
+def _entries(route: dict[str, Any]) -> dict[str, int]:
+    entries = (route.get("status") or {}).get("gateways") or []
+    return {entry["name"]: entry["observedGeneration"] for entry in entries}

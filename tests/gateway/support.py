@@ -21,9 +21,8 @@ from slipstream_gateway.metrics import Metrics
 from slipstream_gateway.proxy import Proxy
 from slipstream_gateway.server import Server
 from slipstream_gateway.table import Endpoint, Route, ServiceSlice, TrackSpec
-from slipstream_gateway.tokens import Tokens
 from slipstream_gateway.upstream import Engines
-from slipstream_gateway.view import SeenRoute, View
+from slipstream_gateway.view import SeenRoute, Tokens, View
 
 SCOPE = "*"
 TOKEN = "token-of-agents"

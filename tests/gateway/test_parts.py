@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slipstream_api import failure
-from slipstream_gateway import documents, process, tokens
+from slipstream_gateway import documents, process
 from slipstream_gateway.documents import DocumentError
-from slipstream_gateway.tokens import InUse, Tokens
-from slipstream_gateway.view import Acknowledgement, SeenRoute, View
+from slipstream_gateway.view import Acknowledgement, SeenRoute, Tokens, View
 from tests.gateway.support import SCOPE, route, service_slice
 
 METADATA = {
@@ -120,27 +117,26 @@ def test_a_token_secret_is_read_and_never_shown() -> None:
         documents.tokens({"metadata": METADATA, "data": {"current": "not base64!"}})
 
 
-def test_after_a_rotation_the_old_token_is_sent_until_the_new_one_has_arrived() -> None:
-    first = tokens.next_in_use(Tokens("n", "a", ("a",)), None, 0.0)
-    rotated = Tokens("n", "b", ("b", "a"))
-    at_once = tokens.next_in_use(rotated, first, 1000.0)
-    later = tokens.next_in_use(rotated, at_once, 1000.0 + tokens.SETTLE_S - 1)
-    settled = tokens.next_in_use(rotated, later, 1000.0 + tokens.SETTLE_S)
-    assert [it.value for it in (first, at_once, later, settled)] == ["a", "a", "a", "b"]
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abc"), st.sampled_from("abc"), st.floats(0, 400)), min_size=1
-    )
-)
-def test_what_is_sent_is_always_accepted(steps: list[tuple[str, str, float]]) -> None:
-    in_use: InUse | None = None
-    now_s = 0.0
-    for current, previous, passed_s in steps:
-        now_s += passed_s
-        in_use = tokens.next_in_use(Tokens("n", current, (current, previous)), in_use, now_s)
-        assert in_use.value in (current, previous)
+def test_the_current_token_is_sent_at_once_and_the_last_one_when_the_secret_is_gone() -> None:
+    view = View([SCOPE])
+    view.routes.replace(SCOPE, {})
+    view.slices.replace(SCOPE, {})
+    view.tokens.replace(SCOPE, {})
+    sent = []
+    for read in (
+        None,
+        Tokens("agents", "a", ("a",)),
+        Tokens("agents", "a", ("a", "b")),
+        Tokens("agents", "b", ("b", "a")),
+        Tokens("agents", None, ("b",)),
+        None,
+        Tokens("agents", "c", ("c",)),
+    ):
+        view.tokens.set(SCOPE, ("agents", "t"), read)
+        view.refresh()
+        sent.append(view.token("agents"))
+    assert sent == [None, "a", "a", "b", "b", "b", "c"]
+    assert view.token("other") is None
 
 
 def test_the_table_is_not_in_use_before_everything_was_listed() -> None:

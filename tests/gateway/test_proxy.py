@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from slipstream_gateway import documents
-from slipstream_gateway.tokens import Tokens
+from slipstream_gateway.view import Tokens
 from tests.gateway.support import (
     CHAT,
     DONE,

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from slipstream_api.logs import JsonFormatter
-from slipstream_gateway.tokens import Tokens
+from slipstream_gateway.view import Tokens
 from tests.gateway.support import (
     CHAT,
     DONE,
