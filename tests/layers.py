@@ -42,6 +42,7 @@ def pytest(*arguments: str) -> tuple[str, ...]:
 UNIT = (
     "tests/api",
     "tests/bench_serve",
+    "tests/judge",
     "tests/local",
     "tests/operator",
     "tests/gateway",

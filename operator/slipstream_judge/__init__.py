@@ -1,0 +1,1 @@
+"""Quality gates: what two arms' sessions prove, at whatever look somebody takes. Decides only."""
