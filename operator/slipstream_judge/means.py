@@ -18,8 +18,8 @@ from scipy.special import stdtr
 
 Floats = npt.NDArray[np.float64]
 
-# Precision of the mixture: effects of half a session's standard deviation. It is the value with the
-# narrowest intervals between 30 and 120 sessions an arm; at 1,000 it costs 6 %.
+# Precision of the mixture: effects of half a session's standard deviation. Of 1, 2, 4 … 32, it has
+# intervals within 10 % of the narrowest from 30 to 1,000 sessions an arm, at 5 and 0.6 %.
 _PRIOR_PRECISION: Final = 4.0
 _T_MOST: Final = 1e6
 
