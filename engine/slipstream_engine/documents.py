@@ -135,7 +135,9 @@ class ChatShape:
     def whole(self, pieces: Sequence[Piece], counts: Counts) -> bytes:
         """`pieces`: the whole of every choice, in order."""
         choices = [
-            ChatChoice(piece.index, Message("assistant", piece.text), self._logprobs(piece), _reason(piece))
+            ChatChoice(
+                piece.index, Message("assistant", piece.text), self._logprobs(piece), _reason(piece)
+            )
             for piece in pieces
         ]
         return _encode(self._answered("chat.completion", choices, usage(counts)))
