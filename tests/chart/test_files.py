@@ -70,9 +70,7 @@ def test_images_run_as_a_numbered_user_and_start_our_program(repository: Path, p
 
 
 @pytest.mark.parametrize("path", DOCKERFILES)
-def test_images_install_extras_that_exist_from_pinned_versions(
-    repository: Path, path: str
-) -> None:
+def test_images_install_extras_that_exist_from_pinned_versions(repository: Path, path: str) -> None:
     text = (repository / path).read_text(encoding="utf-8")
     extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
