@@ -33,6 +33,9 @@ test-kind: environment tools ## the cluster tests on kind (needs a Docker engine
 mutants: environment ## one-line faults that must each turn a named test red
 	@$(BIN)/python tests/mutants/run.py
 
+bench-engine: environment ## the engine against transformers, llama.cpp and vLLM; wants a quiet machine
+	@$(BIN)/python -m tests.bench.engine
+
 check: environment ## format, lint, types, imports, generated files
 	@$(RUN) check
 
@@ -69,4 +72,4 @@ $(ENVIRONMENT): pyproject.toml .ci/constraints.txt .ci/sample-model.txt | $(UV)
 node-prerequisites:
 	@PYTHONPATH=operator $(PYTHON) -m slipstream_local.prerequisites $(if $(filter local,$(CLUSTER)),--node)
 
-.PHONY: node-prerequisites help demo test test-fast test-full test-kind mutants check format environment tools constraints clean
+.PHONY: node-prerequisites help demo test test-fast test-full test-kind mutants bench-engine check format environment tools constraints clean

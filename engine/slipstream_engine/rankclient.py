@@ -7,7 +7,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from slipstream_engine.batch import Load, Progress
 from slipstream_engine.messages import (
@@ -84,10 +84,11 @@ class RankClient:
     def __init__(
         self,
         ranks: Sequence[RankProcess],
-        folder: tempfile.TemporaryDirectory[str],
+        meeting: ExitStack,
     ) -> None:
         self._ranks = ranks
-        self._folder = folder
+        # Where several ranks found each other; closed with them.
+        self._meeting = meeting
         # Told of every step, after its tokens were delivered.
         self.on_step: Callable[[Step], None] = lambda step: None
         self._open: dict[str, _Open] = {}
@@ -103,20 +104,22 @@ class RankClient:
     @classmethod
     async def start(cls, config: str, num_ranks: int = 1, *, module: str = MODULE) -> "RankClient":
         """Start the processes and hand them the configuration; they load the model meanwhile."""
-        # Ranks on one machine find each other by a file that the first of them makes.
-        folder = tempfile.TemporaryDirectory(prefix="slipstream-ranks-")
-        rendezvous = f"file://{folder.name}/store" if num_ranks > 1 else ""
         ranks: list[RankProcess] = []
+        meeting, rendezvous = ExitStack(), ""
         try:
+            if num_ranks > 1:
+                # Ranks on one machine find each other by a file that the first of them makes.
+                folder = tempfile.TemporaryDirectory(prefix="slipstream-ranks-")
+                rendezvous = f"file://{meeting.enter_context(folder)}/store"
             for index in range(num_ranks):
                 start = Start(config, index, rendezvous)
                 ranks.append(await RankProcess.start(start, module))
         except BaseException:
             for rank in ranks:
                 rank.kill()
-            folder.cleanup()
+            meeting.close()
             raise
-        return cls(ranks, folder)
+        return cls(ranks, meeting)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -194,7 +197,7 @@ class RankClient:
         if not self._loaded.done():
             self._loaded.set_result(self._failure)
         await asyncio.gather(*listening, *(rank.wait() for rank in self._ranks))
-        self._folder.cleanup()
+        self._meeting.close()
         return self._failure
 
     async def _listen(self, index: int, rank: RankProcess) -> Failed:

@@ -181,6 +181,7 @@ class PageStore:
             for page in chunk.pages[chunk.start // self._page_tokens :]:
                 assert page not in writers
                 writers[page] = number
+        assert {target for _, target in batch.copies} <= set(writers)
         for number, chunk in enumerate(batch.chunks):
             assert len(chunk.pages) == -(-chunk.end // self._page_tokens)
             assert len(set(chunk.pages)) == len(chunk.pages)

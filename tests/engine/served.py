@@ -21,6 +21,8 @@ from slipstream_api.failure import StartupFailure
 # A loaded machine takes tens of seconds to import torch.
 START_S = 240.0
 TOKEN = "the-current-key"
+# Tokens of the model that `conftest.py` serves.
+CONTEXT = 4096
 
 
 @dataclass(slots=True)
@@ -146,3 +148,20 @@ def events(response: httpx.Response) -> list[str]:
     return [
         line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")
     ]
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    """A valid chat; `fields` replace or add, `...` takes one away."""
+    document = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Write a function."}],
+        "temperature": 0,
+        "max_tokens": 12,
+    }
+    return {key: value for key, value in {**document, **fields}.items() if value is not ...}
+
+
+def ask(client: httpx.Client, path: str = "/v1/chat/completions", **fields: Any) -> Any:
+    answer = client.post(path, json=chat(**fields))
+    assert answer.status_code == 200, answer.text
+    return answer.json()

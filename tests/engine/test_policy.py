@@ -1,7 +1,9 @@
 """Any workload, batched in any way, gives the answers of a naive loop, with every page in order."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,3 +140,30 @@ def test_the_order_of_arrival_and_the_cache_change_no_token(
                 simulation.run()
             told.append(simulation.answers)
     assert all(answers == told[0] for answers in told)
+
+
+@pytest.mark.parametrize("kind", ["abort", "abort sample", "preempt"])
+@pytest.mark.parametrize("is_meanwhile", [False, True], ids=["between steps", "in a step"])
+def test_whatever_leaves_at_any_moment_the_others_go_on_and_no_page_is_lost(
+    kind: str, is_meanwhile: bool
+) -> None:
+    """The smallest pool that holds a context; prompts that share, samples that part."""
+    requests = [
+        policy.request("a", policy.text(0, 11), 6, sampling=_SAMPLING[2], num_samples=3),
+        policy.request("b", policy.text(0, 17), 6, priority=1),
+        policy.request("c", policy.text(0, 11), 6, num_samples=2),
+    ]
+    for step in range(24):
+        for number in range(3):
+            simulation = Simulation(policy.limits(_MAX_CONTEXT, running=4, tokens=7), 10)
+            simulation.submit(*requests)
+            event = Event(step, kind, number, 1, is_meanwhile)
+            for _ in range(step):
+                simulation.step()
+            if is_meanwhile:
+                simulation.step(partial(_happen, simulation, event, requests))
+            else:
+                _happen(simulation, event, requests)
+            simulation.run()
+            simulation.check_answers(requests)
+            simulation.check_empty()

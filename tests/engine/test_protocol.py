@@ -126,7 +126,7 @@ _UNSUPPORTED: dict[str, Any] = {
     "continue_final_message": True,
     "chat_template": "x",
     "chat_template_kwargs": {"enable_thinking": False},
-    "echo": True,
+    "echo": 0,
 }
 
 

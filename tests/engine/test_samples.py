@@ -39,6 +39,22 @@ def test_samples_that_part_at_a_pages_end_copy_nothing() -> None:
     assert simulation.store.num_copies == 0
 
 
+def test_a_sample_that_makes_room_for_a_better_request_needs_no_copy_any_more() -> None:
+    simulation = Simulation(policy.limits(running=3), 16)
+    worse = policy.request("a", policy.text(0, 10), 9, sampling=_SEEDED, num_samples=3, priority=1)
+    simulation.submit(worse)
+    simulation.run_step()
+    # Five of sixteen pages belong to the samples once they have parted; this takes twelve.
+    better = policy.request("b", policy.text(1, 45), 3)
+    simulation.submit(better)
+    batch = simulation.run_step()
+    running = [(one.request.id, one.samples) for one in simulation.scheduler.running]
+    assert running == [("b", (0,)), ("a", (0,))]
+    assert len(batch.copies) == 1
+    simulation.run()
+    simulation.check_answers([worse, better])
+
+
 def test_samples_that_find_no_slot_wait_for_one() -> None:
     for prefix_cache in (True, False):
         simulation = Simulation(policy.limits(running=2, prefix_cache=prefix_cache), 64)
