@@ -26,6 +26,14 @@ from slipstream_operator.metrics import Metrics
 _PAGE_LEN = 500
 _READ_TIMEOUT_S = 30.0
 _APPLY = "application/apply-patch+yaml"
+# What the API server calls an internal error and answers to the same write again: a field or value
+# that server-side apply cannot read (a quantity that is none), a webhook that cannot be called.
+_REFUSALS = (
+    "not declared in schema",
+    "failed to create typed patch",
+    "failed to convert new object",
+    "failed calling webhook",
+)
 
 # ClusterError
 # ├── RefusedError      the API server will not take this write; repeating it as it is does not help
@@ -232,12 +240,16 @@ def _read_answer(answer: httpx2.Response, what: str) -> Document:
         return document
     code = answer.status_code
     message = str(document.get("message") or answer.reason_phrase)
+    raise answer_error(code, message, what)
+
+
+def answer_error(code: int, message: str, what: str) -> ClusterError:
+    """What an answer that is no success means for whoever asked."""
     if code in (404, 409):
-        raise ConflictError(f"{what}: {code}: {message}")
-    is_schema = "not declared in schema" in message or "failed to create typed patch" in message
-    if code in (400, 403, 413, 422) or is_schema:
-        raise RefusedError(code, message)
-    raise UnavailableError(f"{what}: {code}: {message}")
+        return ConflictError(f"{what}: {code}: {message}")
+    if code in (400, 403, 413, 422) or any(words in message for words in _REFUSALS):
+        return RefusedError(code, message)
+    return UnavailableError(f"{what}: {code}: {message}")
 
 
 class _Fence(httpx2.AsyncBaseTransport):

@@ -1,5 +1,6 @@
 """Why a Pod is not ready, in words that a person can act on. Pure; reads Pod status only."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -90,8 +91,8 @@ def explain(pod: Mapping[str, Any], now: datetime) -> Finding | None:
 
 
 def _unscheduled(message: str) -> Finding:
-    lowered = message.lower()
-    is_claim = "persistentvolumeclaim" in lowered and "not found" in lowered
+    # Of a claim that is there and unbound the scheduler says "…PersistentVolumeClaims. not found".
+    is_claim = re.search(r'persistentvolumeclaim "[^"]*" not found', message) is not None
     return Finding(Reason.CLAIM_NOT_FOUND if is_claim else Reason.UNSCHEDULABLE, message)
 
 

@@ -29,6 +29,7 @@ from slipstream_operator.template import Rendered
 _CIRCUMSTANCES = (
     "exceeded quota",
     "is being terminated",
+    "failed calling webhook",
     ' cannot create resource "',
     ' cannot patch resource "',
 )

@@ -113,6 +113,10 @@ TEMPLATES: dict[str, tuple[dict[str, Any], str]] = {
     "wrong-type": ({"spec": {"terminationGracePeriodSeconds": "soon"}}, "terminationGracePeriod"),
     "negative-deadline": ({"spec": {"activeDeadlineSeconds": -1}}, "spec.activeDeadlineSeconds"),
     "forbidden-priority": ({"spec": {"priority": 7}}, "priority"),
+    "no-quantity": (
+        {"spec": {"containers": [{"name": "engine", "resources": {"limits": {"memory": "lots"}}}]}},
+        "quantities must match",
+    ),
     "bad-label": ({"metadata": {"labels": {"a b": "c"}}}, "metadata.labels"),
 }
 

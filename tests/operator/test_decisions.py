@@ -216,6 +216,26 @@ def test_a_pod_that_fails_is_explained(container: dict[str, Any], reason: str, w
 
 
 @pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ('0/1 nodes: persistentvolumeclaim "weights" not found. not found', Reason.CLAIM_NOT_FOUND),
+        (
+            "0/1 nodes: pod has unbound immediate PersistentVolumeClaims. not found",
+            Reason.UNSCHEDULABLE,
+        ),
+        ("0/1 nodes: 1 Insufficient memory.", Reason.UNSCHEDULABLE),
+    ],
+)
+def test_a_claim_that_waits_for_its_volume_is_not_called_missing(
+    message: str, reason: Reason
+) -> None:
+    waiting = {"type": "PodScheduled", "status": "False", "message": message}
+    finding = diagnosis.explain(pod({}, waiting), world.START)
+    assert finding is not None
+    assert finding.reason is reason
+
+
+@pytest.mark.parametrize(
     "container",
     [
         {"state": {"waiting": {"reason": "ContainerCreating"}}},

@@ -7,7 +7,14 @@ import pytest
 
 from slipstream_operator import children, documents, kinds
 from slipstream_operator.cache import Cache
-from slipstream_operator.cluster import Cluster, ConflictError, RefusedError
+from slipstream_operator.cluster import (
+    Cluster,
+    ClusterError,
+    ConflictError,
+    RefusedError,
+    UnavailableError,
+    answer_error,
+)
 from slipstream_operator.documents import Document, Ref
 from slipstream_operator.gateways import FORGOTTEN_AFTER_S, Withdrawal
 from slipstream_operator.metrics import Metrics
@@ -21,8 +28,9 @@ KEY = (world.NAMESPACE, "coder")
 class Refusing:
     """The API server's writes: refuses one verb on one kind, takes and keeps the rest."""
 
-    def __init__(self, verb: str, kind: str) -> None:
+    def __init__(self, verb: str, kind: str, error: ClusterError | None = None) -> None:
         self._refused = (verb, kind)
+        self._error = error or RefusedError(403, "the quota of this namespace is used up")
         self.taken: list[tuple[str, str]] = []
         self.statuses: list[dict[str, Any]] = []
 
@@ -49,7 +57,7 @@ class Refusing:
 
     def _judge(self, verb: str, kind: str) -> None:
         if (verb, kind) == self._refused:
-            raise RefusedError(403, "the quota of this namespace is used up")
+            raise self._error
         self.taken.append((verb, kind))
 
 
@@ -139,6 +147,37 @@ def test_a_refused_deletion_is_told_and_is_no_fault_of_the_template() -> None:
     told, message = reason(status, "Degraded")
     assert told == "WriteRefused"
     assert documents.name(finished) in message
+
+
+HOOK = 'Internal error occurred: failed calling webhook "w": service "nope" not found'
+
+
+def test_a_webhook_that_does_not_answer_is_told_and_is_no_fault_of_the_template() -> None:
+    api = Refusing("apply", "Pod", answer_error(500, HOOK, "PATCH /pods"))
+    with pytest.raises(RefusedError):
+        reconcile(api, world.model())
+    status = api.statuses[-1]
+    assert reason(status, "Accepted")[0] == "Valid"
+    told, message = reason(status, "Degraded")
+    assert told == "WriteRefused"
+    assert HOOK in message
+
+
+def test_a_quantity_that_is_none_is_the_templates_fault_although_the_answer_is_500() -> None:
+    words = "failed to convert new object (…): quantities must match the regular expression"
+    api = Refusing("apply", "Pod", answer_error(500, words, "PATCH /pods"))
+    with pytest.raises(RefusedError):
+        reconcile(api, world.model())
+    told, message = reason(api.statuses[-1], "Accepted")
+    assert told == "InvalidPodTemplate"
+    assert "quantities" in message
+
+
+def test_another_internal_error_is_tried_again_and_tells_nothing_about_the_model() -> None:
+    api = Refusing("apply", "Pod", answer_error(500, "etcdserver: leader changed", "PATCH /pods"))
+    with pytest.raises(UnavailableError):
+        reconcile(api, world.model())
+    assert api.statuses == []
 
 
 def test_an_entry_that_may_not_be_taken_out_is_told_and_keeps_no_other_write_back() -> None:
