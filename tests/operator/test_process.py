@@ -79,3 +79,23 @@ def test_what_nobody_foresaw_is_told_like_every_other_failure(
     told = failure.parse(done.stderr.splitlines()[-1])
     assert told is not None
     assert "utf-8" in told.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a process namespace needs root")
+def test_a_containers_first_process_ends_when_it_is_stopped_while_it_still_imports() -> None:
+    """The kernel keeps SIGTERM from a namespace's first process that does not handle it."""
+    code = "import slipstream_cli, time; print('up', flush=True); time.sleep(60)"
+    outer = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with outer:
+        assert outer.stdout is not None
+        assert outer.stdout.readline() == "up\n"
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+        os.kill(int(children.read_text(encoding="utf-8")), signal.SIGTERM)
+        try:
+            assert outer.wait(timeout=10) == 0
+        finally:
+            outer.kill()
