@@ -184,6 +184,9 @@ def _pod_spec(
         "terminationGracePeriodSeconds": settings.drain_timeout_s + 10,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        # The first process of a namespace of its own ignores SIGTERM until it handles it: an engine
+        # that is stopped while it starts would hold its devices for the whole grace period.
+        "shareProcessNamespace": True,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER_ID,

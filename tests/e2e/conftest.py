@@ -1,5 +1,6 @@
 """One Slipstream, installed by its chart, for all end-to-end tests; each test its own namespace."""
 
+import contextlib
 import os
 import secrets
 import signal
@@ -138,17 +139,15 @@ def kill_container(cluster: Cluster, namespace: str, pod: str) -> None:
     assert document is not None, f"pod {pod} is gone"
     statuses = document["status"]["containerStatuses"]
     containers = [s["containerID"].rpartition("/")[2] for s in statuses]
+    groups: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            group = (entry / "cgroup").read_text()
-            status = (entry / "status").read_text()
-        except OSError:
-            continue
-        inside = next(x for x in status.splitlines() if x.startswith("NSpid:")).split()
-        if inside[-1] == "1" and any(c in group for c in containers):
-            os.kill(int(entry.name), signal.SIGKILL)
+        with contextlib.suppress(OSError, ValueError):
+            groups[int(entry.name)] = (entry / "cgroup").read_text()
+    inside = {pid for pid, group in groups.items() if any(c in group for c in containers)}
+    for pid in inside:
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        if parent not in inside:
+            os.kill(pid, signal.SIGKILL)
             return
     cluster.run_kubectl("-n", namespace, "delete", "pod", pod, "--grace-period=0", "--force")
 
