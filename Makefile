@@ -42,7 +42,8 @@ check: environment ## format, lint, types, imports, generated files
 format: environment ## rewrite the code in the project's format
 	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format .
 
-environment: $(ENVIRONMENT) ## the virtual environment, from pinned versions
+environment: $(ENVIRONMENT) ## the virtual environment, from pinned versions, and the kernels in C
+	@$(BIN)/python -m slipstream_kernels.compile
 
 tools: ## Kubernetes, containerd, helm and the rest, built from Go modules (slow once, then cached)
 	@PYTHONPATH=operator $(PYTHON) -m slipstream_local.build
@@ -53,7 +54,7 @@ constraints: $(UV) ## resolve the newest versions anew
 
 clean: ## the local cluster, the environment and everything built (not the tool cache)
 	@if [ -x $(BIN)/slipstream ]; then $(BIN)/slipstream local down; fi
-	@rm -rf build
+	@rm -rf build kernels/slipstream_kernels/csrc/*.so
 
 $(UV): .ci/constraints.txt
 	@PYTHONPATH=operator $(PYTHON) -m slipstream_local.prerequisites

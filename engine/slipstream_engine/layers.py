@@ -7,6 +7,7 @@ that the two numbers which the rotary embedding turns stand side by side.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,7 +125,7 @@ class Builder:
         norm = self._tensor(top["model.norm.weight"])
         if is_tied and self._split.tensor == 1 and isinstance(embedding, Tensor):
             return embedding, Ending(norm, embedding)
-        rows, padded = self._split.vocabulary(self._checkpoint.vocab_size, weights.ROW_MULTIPLE)
+        rows, padded = self._split.vocabulary(self._checkpoint.vocab_size, weights.TILE_ROWS)
         head = _rows(stored if is_tied else top["lm_head.weight"], rows)
         return embedding, Ending(norm, self._matrix(_padded(head, padded)))
 
@@ -200,20 +201,17 @@ class Builder:
     def _matrix(self, *stored: Stored) -> Weight:
         """Matrices on top of each other: packed where all are stored alike, else dense."""
         groups = [one for one in stored if isinstance(one, Grouped)]
-        is_packable = (
-            len(groups) == len(stored)
-            and self._device.type == "cpu"
-            and len({(one.bits, one.group) for one in groups}) == 1
-            and sum(len(one.codes) for one in groups) % weights.ROW_MULTIPLE == 0
-        )
-        if not is_packable:
-            return self._stacked(stored)
-        return weights.pack(
-            codes=torch.from_numpy(np.concatenate([one.codes for one in groups])),
-            scales=torch.from_numpy(np.concatenate([one.scales for one in groups])),
-            minimums=torch.from_numpy(np.concatenate([one.minimums for one in groups])),
-            bits=groups[0].bits,
-        )
+        kinds = {(one.bits, one.group) for one in groups}
+        if len(groups) == len(stored) and len(kinds) == 1 and self._device.type == "cpu":
+            # What cannot be packed is dense: another group, an odd number of rows.
+            with suppress(ValueError):
+                return weights.pack(
+                    codes=torch.from_numpy(np.concatenate([one.codes for one in groups])),
+                    scales=torch.from_numpy(np.concatenate([one.scales for one in groups])),
+                    minimums=torch.from_numpy(np.concatenate([one.minimums for one in groups])),
+                    bits=groups[0].bits,
+                )
+        return self._stacked(stored)
 
     def _stacked(self, stored: Iterable[Stored]) -> Tensor:
         dense = [self._tensor(one) for one in stored]

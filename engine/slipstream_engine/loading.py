@@ -21,11 +21,12 @@ from slipstream_engine.runner import Runner
 from slipstream_engine.scheduler import Limits, Scheduler
 from slipstream_engine.sizing import Sizing
 from slipstream_engine.split import Split
-from slipstream_kernels import dispatch
+from slipstream_kernels import dispatch, native
 from slipstream_kernels.bundle import BundleError
 from slipstream_kernels.dispatch import Kernels
 from slipstream_kvstore import keys
 from slipstream_kvstore.keys import Namespace
+from slipstream_kvstore.layout import KvDtype
 from slipstream_weights import source
 from slipstream_weights.checkpoint import OpenCheckpoint
 
@@ -74,16 +75,28 @@ def load(config: EngineConfig, split: Split, rendezvous: str) -> Part:
     Raises ConfigError, CheckpointError, PeerLostError.
     """
     began = time.monotonic()
-    cpus = len(os.sched_getaffinity(0))
-    # Ranks of one machine share its CPUs.
-    torch.set_num_threads(config.threads or max(1, cpus // split.num_ranks))
     place = devices.find(split)
     device = place.torch_device
+    library = native.best() if device.type == "cpu" else None
+    # Ranks of one machine share its CPUs.
+    cpus = len(os.sched_getaffinity(0))
+    num_threads = config.threads or max(1, cpus // split.num_ranks)
+    torch.set_num_threads(num_threads)
+    if library is not None:
+        library.set_threads(num_threads)
     dtype = _DTYPES[config.dtype]
     opened = source.open_checkpoint(Path(config.model.path))
-    sizes = sizing.resolve(config, opened.checkpoint, split)
+    # Without the kernels in C nothing multiplies by codes at a useful speed.
+    is_packed = (
+        config.quantization == "checkpoint"
+        and dtype is torch.float32
+        and library is not None
+        and opened.has_codes
+    )
+    # Rounding keys and values to half their bytes changes less than the weights' rounding did.
+    kv_dtype: KvDtype = "bfloat16" if is_packed else config.dtype
+    sizes = sizing.resolve(config, opened.checkpoint, split, kv_dtype)
     kernels = _kernels(config, device)
-    is_packed = config.quantization == "checkpoint" and dtype is torch.float32
     tensors = opened.packed_tensors() if is_packed else opened.tensors()
     weights = Builder(opened.checkpoint, split, dtype, device).build(tensors)
     group = TorchGroup(split, rendezvous, device) if split.num_ranks > 1 else Alone()

@@ -48,7 +48,7 @@ class Tables:
 class Decoder:
     """One rank of a model: token ids and positions in; keys and values go to the pool on the way.
 
-    The residual stream is float32 on CPUs; packed matrices multiply in bfloat16.
+    The residual stream is float32 on CPUs; matrices in codes round what they multiply to 8 bits.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Decoder:
         turns = self._turns(batch.positions)
         x = self._begin(batch)
         for index, layer in enumerate(self._weights.layers):
-            x = x + self._attend(layer, index, x, turns, batch, pool)
+            x += self._attend(layer, index, x, turns, batch, pool)
             normed = self._norm(x, layer.post_norm)
-            x = x + self._group.sum_(self._mlp(layer.mlp, normed))
+            x += self._group.sum_(self._mlp(layer.mlp, normed))
         if self._weights.ending is None:
             self._group.send_hidden(x)
             return None
@@ -113,10 +113,8 @@ class Decoder:
             qkv[:, heads : heads + kv_heads] = self._norm(
                 qkv[:, heads : heads + kv_heads], weights.k_norm
             )
-        kernels.rope_(qkv[:, : heads + kv_heads, : self.checkpoint.rotary_dim], turns)
         keys, values = pool.layer("k", index), pool.layer("v", index)
-        kernels.write_kv(keys, batch.slots, qkv[:, heads : heads + kv_heads])
-        kernels.write_kv(values, batch.slots, qkv[:, heads + kv_heads :])
+        kernels.rope_write_kv(qkv, turns, batch.slots, keys, values)
         attended = self._reach(qkv[:, :heads], keys, values, batch.reach)
         output = kernels.linear(
             attended.reshape(len(x), heads * size), weights.output, weights.output_bias

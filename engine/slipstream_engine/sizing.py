@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_engine import split as splits
 from slipstream_engine.split import Split, SplitError
-from slipstream_kvstore.layout import PageLayout, PoolLayout
+from slipstream_kvstore.layout import KvDtype, PageLayout, PoolLayout
 from slipstream_weights.checkpoint import Checkpoint
 
 # Tokens that each running sequence may expect where the configuration names no number of bytes.
@@ -19,7 +19,9 @@ class Sizing:
     max_context: int
 
 
-def resolve(config: EngineConfig, checkpoint: Checkpoint, split: Split) -> Sizing:
+def resolve(
+    config: EngineConfig, checkpoint: Checkpoint, split: Split, kv_dtype: KvDtype
+) -> Sizing:
     """One rank's share. Raises ConfigError: a split, a context or bytes that cannot work."""
     try:
         splits.check(checkpoint, split)
@@ -31,9 +33,9 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint, split: Split) -> Sizin
             f"{max_context} tokens, but the model was made for {checkpoint.max_positions}",
             "model.maxContext",
         )
-    layout = _layout(config, checkpoint, split)
+    layout = _layout(config, checkpoint, split, kv_dtype)
     # Every rank has the same pages: as many as the first stage, which has the most layers, can.
-    largest = _layout(config, checkpoint, replace(split, rank=0))
+    largest = _layout(config, checkpoint, replace(split, rank=0), kv_dtype)
     one_context = layout.pages_for(max_context)
     if config.pages.kv_bytes is None:
         sequences = config.limits.max_running_sequences * layout.pages_for(_DEFAULT_SEQUENCE_TOKENS)
@@ -48,14 +50,16 @@ def resolve(config: EngineConfig, checkpoint: Checkpoint, split: Split) -> Sizin
     return Sizing(layout, num_pages, max_context)
 
 
-def _layout(config: EngineConfig, checkpoint: Checkpoint, split: Split) -> PageLayout:
+def _layout(
+    config: EngineConfig, checkpoint: Checkpoint, split: Split, kv_dtype: KvDtype
+) -> PageLayout:
     """Keys and values of the rank's layers and heads."""
     num_layers = len(split.layers(checkpoint.num_layers))
     token_shape = (num_layers, checkpoint.num_kv_heads // split.tensor, checkpoint.head_dim)
     return PageLayout(
         page_tokens=config.pages.page_tokens,
         pools=(
-            PoolLayout("k", config.dtype, token_shape),
-            PoolLayout("v", config.dtype, token_shape),
+            PoolLayout("k", kv_dtype, token_shape),
+            PoolLayout("v", kv_dtype, token_shape),
         ),
     )

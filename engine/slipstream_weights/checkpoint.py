@@ -106,6 +106,11 @@ class OpenCheckpoint(Protocol):
     @property
     def checkpoint(self) -> Checkpoint: ...
 
+    @property
+    def has_codes(self) -> bool:
+        """Whether `packed_tensors` has any matrix in codes."""
+        ...
+
     def text_model(self) -> TextModel: ...
 
     def tensors(self) -> Iterator[tuple[str, Array]]:

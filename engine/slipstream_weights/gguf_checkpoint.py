@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream_weights import (
+    gguf_blocks,
     gguf_description,
     gguf_header,
     gguf_names,
@@ -33,6 +34,13 @@ class GgufCheckpoint:
             if tensor.name != gguf_names.ROPE_FACTORS
         ]
         self._parts = parts.find(self.checkpoint, stored, self._path)
+
+    @property
+    def has_codes(self) -> bool:
+        return any(
+            len(part.shape) > 1 and gguf_blocks.is_grouped(part.stored.kind)
+            for part in self._parts.values()
+        )
 
     def text_model(self) -> TextModel:
         return gguf_tokenizer.build(self._header.fields, self.checkpoint.vocab_size, self._path)

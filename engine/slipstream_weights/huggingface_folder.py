@@ -42,6 +42,10 @@ class HuggingFaceCheckpoint:
         columns = parts.columns(part, cols)
         return part.stored.read(parts.rows(part, rows), columns)
 
+    @property
+    def has_codes(self) -> bool:
+        return False
+
     def text_model(self) -> TextModel:
         path = self._folder / "tokenizer.json"
         if not path.is_file():

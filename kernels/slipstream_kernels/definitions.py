@@ -50,22 +50,22 @@ def _linear(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
     return x, _normal(g, dtype, shape["rows"], shape["cols"]), _normal(g, dtype, shape["rows"])
 
 
-def _rope(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
-    tokens, size = shape["tokens"], shape["head_dim"]
-    angles = torch.rand(tokens, size // 2, generator=g) * 100
-    x = _normal(g, dtype, tokens, shape["heads"], size)
-    return x, torch.polar(torch.ones_like(angles), angles)
+def _rope_write_kv(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
+    """Half of each head is turned: a part that is not must stay as it is."""
+    heads, kv_heads, size = shape["heads"], shape["kv_heads"], shape["head_dim"]
+    tokens, rows = shape["tokens"], 4 * (shape["tokens"] + 3)
+    angles = torch.rand(tokens, max(1, size // 4), generator=g) * 100
+    return (
+        _normal(g, dtype, tokens, heads + 2 * kv_heads, size),
+        torch.polar(torch.ones_like(angles), angles),
+        torch.randperm(rows, generator=g)[:tokens],
+        _normal(g, dtype, rows, kv_heads, size),
+        _normal(g, dtype, rows, kv_heads, size),
+    )
 
 
 def _silu_mul(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
     return (_normal(g, dtype, shape["tokens"], 2 * shape["size"]),)
-
-
-def _write_kv(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
-    heads, size, tokens = shape["kv_heads"], shape["head_dim"], shape["tokens"]
-    pool = _normal(g, dtype, 4 * (tokens + 3), heads, size)
-    slots = torch.randperm(4 * (tokens + 3), generator=g)[:tokens]
-    return pool, slots, _normal(g, dtype, tokens, heads, size)
 
 
 def _attention(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
@@ -131,9 +131,10 @@ DEFINITIONS: Mapping[str, Definition] = {
     "rms_norm": Definition(reference.rms_norm, ("tokens", "size"), _rms_norm),
     "lookup": Definition(reference.lookup, ("tokens", "rows", "cols"), _lookup),
     "linear": Definition(reference.linear, ("tokens", "rows", "cols"), _linear),
-    "rope_": Definition(reference.rope_, ("tokens", "heads", "head_dim"), _rope),
+    "rope_write_kv": Definition(
+        reference.rope_write_kv, ("tokens", "heads", "kv_heads", "head_dim"), _rope_write_kv
+    ),
     "silu_mul": Definition(reference.silu_mul, ("tokens", "size"), _silu_mul),
-    "write_kv": Definition(reference.write_kv, ("tokens", "kv_heads", "head_dim"), _write_kv),
     "paged_attention": Definition(
         reference.paged_attention,
         ("tokens", "context", "heads", "kv_heads", "head_dim"),

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from slipstream_kernels import bundle, cpu, reference
+from slipstream_kernels import bundle, cpu, native, reference
 from slipstream_kernels.reference import Routing, Span
-from slipstream_kernels.weights import Table, Weight
+from slipstream_kernels.weights import Packed, Table, Weight
 
 
 class RmsNorm(Protocol):
@@ -22,6 +22,12 @@ class RmsNorm(Protocol):
 
 class Linear(Protocol):
     def __call__(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor: ...
+
+
+class RopeWriteKv(Protocol):
+    def __call__(
+        self, qkv: Tensor, turns: Tensor, slots: Tensor, keys: Tensor, values: Tensor
+    ) -> None: ...
 
 
 class Attention(Protocol):
@@ -66,9 +72,8 @@ class Kernels:
     rms_norm: RmsNorm = reference.rms_norm
     lookup: Callable[[Tensor | Table, Tensor], Tensor] = reference.lookup
     linear: Linear = reference.linear
-    rope_: Callable[[Tensor, Tensor], None] = reference.rope_
+    rope_write_kv: RopeWriteKv = reference.rope_write_kv
     silu_mul: Callable[[Tensor], Tensor] = reference.silu_mul
-    write_kv: Callable[[Tensor, Tensor, Tensor], None] = reference.write_kv
     paged_attention: Attention = reference.paged_attention
     paged_decode: Decode = reference.paged_decode
     route: Route = reference.route
@@ -83,15 +88,26 @@ OPERATIONS = tuple(field.name for field in fields(Kernels))
 
 
 def source(implementation: Any) -> str:
-    named: str | None = getattr(implementation, "__slipstream_source__", None)
+    owner = getattr(implementation, "__self__", implementation)
+    named: str | None = getattr(owner, "__slipstream_source__", None)
     return named or implementation.__module__.rpartition(".")[2]
 
 
 def for_device(device: torch.device) -> Kernels:
     """The best that needs no bundle."""
-    if device.type == "cpu":
+    if device.type != "cpu":
+        return Kernels()
+    library = native.best()
+    if library is None:
         return Kernels(rms_norm=cpu.rms_norm, paged_attention=cpu.paged_attention)
-    return Kernels()
+    return Kernels(
+        linear=library.linear,
+        rms_norm=library.rms_norm,
+        rope_write_kv=library.rope_write_kv,
+        silu_mul=library.silu_mul,
+        paged_attention=library.paged_attention,
+        experts=library.experts,
+    )
 
 
 def with_bundle(kernels: Kernels, folder: Path, sha256: str, device: torch.device) -> Kernels:
@@ -100,4 +116,25 @@ def with_bundle(kernels: Kernels, folder: Path, sha256: str, device: torch.devic
     Raises bundle.BundleError: another digest, a damaged manifest, or an operation that fails.
     """
     implementations = bundle.load(folder, sha256, OPERATIONS, device)
+    for name in _TAKING_WEIGHTS & implementations.keys():
+        implementations[name] = _for_dense(implementations[name], getattr(kernels, name))
     return replace(kernels, **implementations)
+
+
+_TAKING_WEIGHTS = frozenset({"linear", "experts"})
+
+
+def _for_dense(
+    dense: Callable[..., Tensor], packed: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
+    """A bundle is judged by dense matrices, so it gets no others."""
+
+    def either(*arguments: Any) -> Tensor:
+        matrices = [
+            one for part in arguments for one in (part if isinstance(part, list) else [part])
+        ]
+        is_packed = any(isinstance(one, Packed) for one in matrices)
+        return packed(*arguments) if is_packed else dense(*arguments)
+
+    either.__dict__["__slipstream_source__"] = source(dense)
+    return either

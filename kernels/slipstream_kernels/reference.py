@@ -3,13 +3,14 @@
 Knows no model and no scheduler. Shapes are in the docstrings; accumulations are float32.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from slipstream_kernels.weights import Packed, PackedPair, Table, Weight
+from slipstream_kernels.weights import GROUP, Packed, Table, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +65,18 @@ def lookup(table: Tensor | Table, rows: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
     """x ([tokens, cols]) times the transposed weight ([rows, cols]): [tokens, rows], x's dtype."""
-    match weight:
-        case Packed():
-            y = packed_product(x, weight)
-        case PackedPair():
-            y = packed_product(x, weight.high) + packed_product(x, weight.low)
-        case _:
-            return functional.linear(x, weight, bias)
-    y = y.to(x.dtype)
-    return y if bias is None else y + bias
+    if not isinstance(weight, Packed):
+        return functional.linear(x, weight, bias)
+    y = functional.linear(rounded(x.float()), weight.unpacked(), bias)
+    return y.to(x.dtype)
 
 
-def packed_product(x: Tensor, weight: Packed) -> Tensor:
-    """bfloat16 product by torch's CPU kernel, in float32: [tokens, rows]."""
-    product: Tensor = torch._weight_int4pack_mm_for_cpu(
-        x.to(torch.bfloat16), weight.codes, weight.group, weight.scales_and_zeros
-    )
-    return product.float()
+def rounded(x: Tensor) -> Tensor:
+    """x ([tokens, cols]) to 8 bits in groups of 32 columns, as products with codes take it."""
+    groups = x.view(len(x), -1, GROUP)
+    largest = groups.abs().amax(-1, keepdim=True)
+    inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
+    return ((groups * inverse).round() * (largest / 127.0)).view(x.shape)
 
 
 def rope_(x: Tensor, turns: Tensor) -> None:
@@ -96,6 +92,18 @@ def rope_(x: Tensor, turns: Tensor) -> None:
         x.copy_(wide)
 
 
+def rope_write_kv(qkv: Tensor, turns: Tensor, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+    """Turn queries and keys in place, then store keys and values: what every layer does at once.
+
+    qkv: [tokens, heads + 2 * KV heads, head_dim]: queries, keys, values; the rest as `rope_` and
+    `write_kv` have it. The first 2 * turns.shape[1] numbers of a head are turned.
+    """
+    kv_heads = keys.shape[1]
+    rope_(qkv[:, :-kv_heads, : 2 * turns.shape[1]], turns)
+    write_kv(keys, slots, qkv[:, -2 * kv_heads : -kv_heads])
+    write_kv(values, slots, qkv[:, -kv_heads:])
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up for gate_up = [tokens, 2 * size], gate first."""
     gate, up = gate_up.chunk(2, dim=-1)
@@ -105,16 +113,17 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 def write_kv(pool: Tensor, slots: Tensor, values: Tensor) -> None:
     """Store values ([tokens, KV heads, head_dim]) at rows `slots` of the pool.
 
-    pool: [rows, KV heads, head_dim] of one layer, changed in place.
+    pool: [rows, KV heads, head_dim] of one layer, changed in place; it may have another type.
     """
-    pool.index_copy_(0, slots, values)
+    pool.index_copy_(0, slots, values.to(pool.dtype))
 
 
 def paged_attention(query: Tensor, keys: Tensor, values: Tensor, spans: list[Span]) -> Tensor:
     """Causal attention of a ragged batch over paged keys and values.
 
     query: [tokens, heads, head_dim]; keys, values: [rows, KV heads, head_dim] of one layer's
-    pool; the result has query's shape. Heads share KV heads in consecutive groups.
+    pool, which may have another type; the result has query's shape and type. Heads share KV
+    heads in consecutive groups.
     """
     output = torch.empty_like(query)
     is_grouped = query.shape[1] != keys.shape[1]
@@ -122,8 +131,10 @@ def paged_attention(query: Tensor, keys: Tensor, values: Tensor, spans: list[Spa
         rows = torch.cat([torch.arange(first, first + length) for first, length in span.runs])
         # [1, heads, tokens, head_dim]: the layout that the library's attention takes.
         q = query[span.start : span.end].transpose(0, 1).unsqueeze(0)
-        k = keys.index_select(0, rows).transpose(0, 1).unsqueeze(0)
-        v = values.index_select(0, rows).transpose(0, 1).unsqueeze(0)
+        k, v = (
+            pool.index_select(0, rows).to(query.dtype).transpose(0, 1).unsqueeze(0)
+            for pool in (keys, values)
+        )
         count = span.end - span.start
         mask = torch.ones(count, len(rows), dtype=torch.bool, device=q.device)
         mask = mask.tril(len(rows) - count)
@@ -182,15 +193,17 @@ def experts(
     weights: Tensor,
     gate_ups: list[Weight],
     downs: list[Weight],
+    product: Callable[[Tensor, Weight, Tensor | None], Tensor] = linear,
 ) -> Tensor:
     """Weighted sum of the chosen experts' answers: [tokens, hidden] in x's dtype.
 
     x: [tokens, hidden]; chosen, weights: [tokens, active]; gate_ups, downs: one matrix an expert,
-    [2 * size, hidden] (gate first) and [hidden, size].
+    [2 * size, hidden] (gate first) and [hidden, size]. `product` multiplies by them.
     """
     output = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in sorted(set(chosen.flatten().tolist())):
         tokens, places = (chosen == expert).nonzero(as_tuple=True)
-        answer = linear(silu_mul(linear(x[tokens], gate_ups[expert], None)), downs[expert], None)
+        inner = silu_mul(product(x[tokens], gate_ups[expert], None))
+        answer = product(inner, downs[expert], None)
         output.index_add_(0, tokens, answer.float() * weights[tokens, places].unsqueeze(1))
     return output.to(x.dtype)

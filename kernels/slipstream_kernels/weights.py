@@ -1,6 +1,6 @@
 """A matrix as the operations take it: a dense tensor, or 4-bit or 8-bit codes in groups.
 
-Packed forms exist on CPUs only, where torch multiplies by 4-bit codes without unpacking them.
+Packed forms are for the kernels in C, on CPUs; the references unpack them.
 """
 
 from dataclasses import dataclass
@@ -8,36 +8,43 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# Columns that share a scale, and rows that the kernel works on at once (a vector's lanes).
+GROUP = 32
+TILE_ROWS = 16
+_PARTS = GROUP // 4
+_SCALE_BYTES = 2 * TILE_ROWS * 2
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """[rows, cols] in 4-bit codes: value = (code - 8) * scale + zero, per `group` columns of a row.
+    """[rows, cols] of codes: value = code * scale + minimum, per 32 columns of a row.
 
-    codes: torch's own order for its CPU kernel; scales_and_zeros: [cols / group, rows, 2], bfloat16
-    (the kernel's only vectorised form: float32 takes 30 times as long, AVX-512, torch 2.15).
+    data, uint8: [rows / 16, cols / 32, bytes], in the order in which the kernel reads. The bytes of
+    a tile of rows and a group of columns: codes [8, 16, 4], four columns of each row after another
+    (of 4 bits the first four of the eight, with the last four in the high halves of the bytes),
+    then scales [16] and minimums [16] in float16, which is how the GGUF formats with one scale a
+    group store them.
     """
 
-    codes: Tensor
-    scales_and_zeros: Tensor
-    group: int
+    data: Tensor
+    bits: int
     rows: int
     cols: int
+    # The address: to ask a tensor each time costs as much as the call.
+    data_at: int
 
-
-@dataclass(frozen=True, slots=True)
-class PackedPair:
-    """8-bit codes as two 4-bit matrices whose products add up: code = 16 * high + low."""
-
-    high: Packed
-    low: Packed
-
-    @property
-    def rows(self) -> int:
-        return self.high.rows
-
-    @property
-    def cols(self) -> int:
-        return self.high.cols
+    def unpacked(self) -> Tensor:
+        """The values: [rows, cols], float32."""
+        tiles, groups = self.rows // TILE_ROWS, self.cols // GROUP
+        codes, ends = self.data[..., :-_SCALE_BYTES], self.data[..., -_SCALE_BYTES:]
+        codes = codes.reshape(tiles, groups, -1, TILE_ROWS, 4)
+        if self.bits == 4:
+            codes = torch.cat((codes & 15, codes >> 4), dim=2)
+        codes = codes.permute(0, 3, 1, 2, 4).reshape(tiles, TILE_ROWS, groups, GROUP)
+        pairs = ends.contiguous().view(torch.float16).float().view(tiles, groups, 2, TILE_ROWS)
+        scales, minimums = pairs.permute(2, 0, 3, 1).unsqueeze(-1)
+        values: Tensor = codes * scales + minimums
+        return values.view(self.rows, self.cols)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +58,34 @@ class Table:
     minimums: Tensor
 
 
-Weight = Tensor | Packed | PackedPair
-
-# Rows that the kernel works on at once; matrices with another number of rows stay dense.
-ROW_MULTIPLE = 16
+Weight = Tensor | Packed
 
 
-def pack(codes: Tensor, scales: Tensor, minimums: Tensor, bits: int) -> Packed | PackedPair:
+def pack(codes: Tensor, scales: Tensor, minimums: Tensor, bits: int) -> Packed:
     """Codes ([rows, cols], uint8) with value = code * scale + minimum, in the kernel's order.
 
-    scales, minimums: [rows, cols / group], float32. Raises ValueError: rows that the kernel cannot
-    take (a multiple of 16), or another number of bits than 4 and 8.
+    scales, minimums: [rows, cols / group], float32; a group is a multiple of 32. Raises
+    ValueError: rows that are no multiple of 16, another group, other bits than 4 and 8, or
+    scales beyond float16.
     """
-    if codes.shape[0] % ROW_MULTIPLE:
-        raise ValueError(f"{codes.shape[0]} rows are not a multiple of {ROW_MULTIPLE}")
-    if bits == 4:
-        return _pack(codes, scales, minimums + 8 * scales)
-    if bits == 8:
-        # code * s + m = (high - 8) * 16 s + (low - 8) * s + (128 + 8) * s + m
-        high = _pack(codes >> 4, 16 * scales, torch.zeros_like(scales))
-        return PackedPair(high, _pack(codes & 15, scales, minimums + 136 * scales))
-    raise ValueError(f"{bits} bits")
-
-
-def _pack(codes: Tensor, scales: Tensor, zeros: Tensor) -> Packed:
     rows, cols = codes.shape
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32), 1)
-    pairs = torch.stack((scales.T, zeros.T), dim=-1).to(torch.bfloat16).contiguous()
-    return Packed(packed, pairs, cols // scales.shape[1], rows, cols)
+    if rows % TILE_ROWS:
+        raise ValueError(f"{rows} rows are not a multiple of {TILE_ROWS}")
+    if bits not in (4, 8):
+        raise ValueError(f"{bits} bits")
+    num_groups = scales.shape[1]
+    if cols % num_groups or cols // num_groups % GROUP:
+        raise ValueError(f"{cols} columns in {num_groups} groups, not of a multiple of {GROUP}")
+    repeats = cols // num_groups // GROUP
+    tiled = [
+        part.to(torch.float16).repeat_interleave(repeats, dim=1).view(-1, TILE_ROWS, cols // GROUP)
+        for part in (scales, minimums)
+    ]
+    pairs = torch.stack(tiled).permute(1, 3, 0, 2).contiguous()
+    if not bool(pairs.isfinite().all()):
+        raise ValueError("scales beyond float16")
+    parts = codes.view(-1, TILE_ROWS, cols // GROUP, _PARTS, 4).permute(0, 2, 3, 1, 4)
+    if bits == 4:
+        parts = parts[:, :, : _PARTS // 2] | (parts[:, :, _PARTS // 2 :] << 4)
+    data = torch.cat((parts.flatten(2), pairs.view(torch.uint8).flatten(2)), dim=-1)
+    return Packed(data, bits, rows, cols, data.data_ptr())

@@ -156,7 +156,8 @@ class EngineConfig(ConfigModel):
     kernels: EngineKernels | None = None
     tracing: EngineTracing = Field(default_factory=EngineTracing)
     dtype: Literal["float32", "bfloat16"] = "float32"
-    # checkpoint: 4- and 8-bit matrices stay as they are stored. none: everything in `dtype`.
+    # checkpoint: 4- and 8-bit matrices stay as they are stored, and with them keys and values are
+    # kept in bfloat16. none: everything in `dtype`.
     quantization: Literal["checkpoint", "none"] = "checkpoint"
     # Threads of one matrix product. None: the CPUs that this process may use.
     threads: int | None = Field(default=None, ge=1, le=1024)

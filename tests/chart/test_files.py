@@ -13,7 +13,7 @@ from slipstream_api.inferencemodel import InferenceModelSpec
 DOCKERFILES = {
     "operator/Dockerfile.operator": "operator",
     "engine/Dockerfile.gateway": "gateway",
-    "engine/Dockerfile.engine": "engine,tracing",
+    "engine/Dockerfile.engine": "engine,tracing,compiler",
     "engine/Dockerfile.cache": "cache",
 }
 

@@ -22,7 +22,7 @@ from slipstream_engine.scheduler import Limits, Scheduler
 from slipstream_engine.split import Split
 from slipstream_kernels import dispatch
 from slipstream_kernels.reference import Span
-from slipstream_kvstore.layout import PageLayout, PoolLayout
+from slipstream_kvstore.layout import KvDtype, PageLayout, PoolLayout
 from slipstream_weights import source
 from slipstream_weights.checkpoint import Checkpoint
 
@@ -31,7 +31,12 @@ GREEDY = SamplingParams(temperature=0.0)
 Answers = dict[tuple[str, int], list[int]]
 
 
-def layout(checkpoint: Checkpoint, page_tokens: int, split: Split | None = None) -> PageLayout:
+def layout(
+    checkpoint: Checkpoint,
+    page_tokens: int,
+    split: Split | None = None,
+    dtype: KvDtype = "float32",
+) -> PageLayout:
     """Two pools: keys and values of the rank's layers and heads."""
     split = split or Split()
     shape = (
@@ -39,9 +44,7 @@ def layout(checkpoint: Checkpoint, page_tokens: int, split: Split | None = None)
         checkpoint.num_kv_heads // split.tensor,
         checkpoint.head_dim,
     )
-    return PageLayout(
-        page_tokens, (PoolLayout("k", "float32", shape), PoolLayout("v", "float32", shape))
-    )
+    return PageLayout(page_tokens, (PoolLayout("k", dtype, shape), PoolLayout("v", dtype, shape)))
 
 
 def decoder(
@@ -60,8 +63,14 @@ def decoder(
     return Decoder(opened.checkpoint, weights, split, group or Alone(), kernels, dtype, CPU)
 
 
-def pool(model: Decoder, page_tokens: int, num_pages: int, split: Split | None = None) -> KvPool:
-    made = KvPool(layout(model.checkpoint, page_tokens, split), num_pages, CPU)
+def pool(
+    model: Decoder,
+    page_tokens: int,
+    num_pages: int,
+    split: Split | None = None,
+    dtype: KvDtype = "float32",
+) -> KvPool:
+    made = KvPool(layout(model.checkpoint, page_tokens, split, dtype), num_pages, CPU)
     # A page that nobody wrote must never be read: poison makes it seen.
     for pool_layout in made.layout.pools:
         for index in range(pool_layout.token_shape[0]):
@@ -171,7 +180,9 @@ def last_logits(model: Decoder, tokens: Sequence[int]) -> Tensor:
     return all_logits(model, tokens, [count - 1])[0]
 
 
-def all_logits(model: Decoder, tokens: Sequence[int], rows: Sequence[int]) -> Tensor:
+def all_logits(
+    model: Decoder, tokens: Sequence[int], rows: Sequence[int], kv_dtype: KvDtype = "float32"
+) -> Tensor:
     """Logits after some of the tokens: [rows, vocabulary]."""
     count = len(tokens)
     batch = ModelInput(
@@ -181,7 +192,7 @@ def all_logits(model: Decoder, tokens: Sequence[int], rows: Sequence[int]) -> Te
         rows=torch.tensor(rows),
         reach=[Span(0, count, ((0, count),))],
     )
-    logits = model.forward(batch, pool(model, count, 1))
+    logits = model.forward(batch, pool(model, count, 1, dtype=kv_dtype))
     assert logits is not None
     return logits
 

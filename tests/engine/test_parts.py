@@ -71,15 +71,21 @@ def test_an_impossible_layout_cannot_be_built(
 
 
 def test_pages_default_to_two_thousand_tokens_a_sequence_or_one_whole_context() -> None:
-    many = sizing.resolve(_config(limits={"maxRunningSequences": 4}), _CHECKPOINT, Split())
+    many = sizing.resolve(
+        _config(limits={"maxRunningSequences": 4}), _CHECKPOINT, Split(), "float32"
+    )
     assert (many.max_context, many.num_pages) == (4096, 4 * 2048 // 16)
-    one = sizing.resolve(_config(limits={"maxRunningSequences": 1}), _CHECKPOINT, Split())
+    one = sizing.resolve(
+        _config(limits={"maxRunningSequences": 1}), _CHECKPOINT, Split(), "float32"
+    )
     assert one.num_pages == 4096 // 16
 
 
 def test_a_number_of_bytes_gives_the_whole_pages_that_fit() -> None:
-    page_bytes = sizing.resolve(_config(), _CHECKPOINT, Split()).layout.page_bytes
-    sizes = sizing.resolve(_config(pages={"kvBytes": 300 * page_bytes + 1}), _CHECKPOINT, Split())
+    page_bytes = sizing.resolve(_config(), _CHECKPOINT, Split(), "float32").layout.page_bytes
+    sizes = sizing.resolve(
+        _config(pages={"kvBytes": 300 * page_bytes + 1}), _CHECKPOINT, Split(), "float32"
+    )
     assert sizes.num_pages == 300
 
 
@@ -93,7 +99,7 @@ def test_a_number_of_bytes_gives_the_whole_pages_that_fit() -> None:
 )
 def test_sizes_that_cannot_work_are_refused_by_field(sections: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        sizing.resolve(_config(**sections), _CHECKPOINT, Split())
+        sizing.resolve(_config(**sections), _CHECKPOINT, Split(), "float32")
     assert caught.value.field == field
 
 

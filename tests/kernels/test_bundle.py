@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from slipstream_kernels import bundle, dispatch
+from slipstream_kernels import bundle, dispatch, weights
 from slipstream_kernels.bundle import BundleError
 from slipstream_kernels.dispatch import Kernels
 
@@ -21,8 +21,8 @@ def rms_norm(x, weight, eps):
 """
 
 
-def write(folder: Path, source: str = _GOOD, **changes: Any) -> str:
-    """A bundle of one norm; its digest."""
+def write(folder: Path, source: str = _GOOD, operation: str = "rms_norm", **changes: Any) -> str:
+    """A bundle of one operation, a norm unless told; its digest."""
     entry = {
         "file": "norm.py",
         "function": "rms_norm",
@@ -30,7 +30,7 @@ def write(folder: Path, source: str = _GOOD, **changes: Any) -> str:
         "dtypes": ["float32", "bfloat16"],
     }
     entry.update(changes)
-    manifest = {"schemaVersion": 1, "name": "tried", "operations": {"rms_norm": entry}}
+    manifest = {"schemaVersion": 1, "name": "tried", "operations": {operation: entry}}
     folder.mkdir(exist_ok=True)
     (folder / "norm.py").write_text(source)
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -144,6 +144,31 @@ def test_a_folder_that_is_not_there_or_has_no_manifest_is_refused(tmp_path: Path
         load(tmp_path / "nowhere", "0" * 64)
     with pytest.raises(BundleError, match=r"no manifest\.json"):
         load(tmp_path, bundle.digest({}))
+
+
+_PRODUCT = """
+import torch
+
+def linear(x, weight, bias):
+    return torch.nn.functional.linear(x, weight, bias)
+"""
+
+
+def test_a_bundle_gets_no_matrices_in_codes_since_none_were_tried(tmp_path: Path) -> None:
+    sha256 = write(
+        tmp_path,
+        _PRODUCT,
+        function="linear",
+        operation="linear",
+        shapes=[{"tokens": 2, "rows": 16, "cols": 32}],
+    )
+    kernels = load(tmp_path, sha256)
+    assert kernels.sources()["linear"] == f"tried@{sha256[:12]}"
+    codes = torch.ones(16, 32, dtype=torch.uint8)
+    packed = weights.pack(codes, torch.ones(16, 1), torch.zeros(16, 1), 4)
+    x = torch.ones(1, 32)
+    assert kernels.linear(x, packed, None).tolist() == [[32.0] * 16]
+    assert kernels.linear(x, packed.unpacked(), None).tolist() == [[32.0] * 16]
 
 
 def test_every_operation_has_a_definition_whose_reference_passes() -> None:

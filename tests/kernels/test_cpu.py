@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from slipstream_kernels import cpu, dispatch, reference
+from slipstream_kernels import cpu, reference
 from slipstream_kernels.reference import Span
 from slipstream_kernels.verify import verify
 
@@ -61,10 +61,3 @@ def test_attention_over_any_runs_is_that_of_the_reference(
     expected = reference.paged_attention(query, keys, values, spans)
     answer = cpu.paged_attention(query, keys, values, spans)
     assert torch.allclose(answer, expected, atol=1e-5)
-
-
-def test_what_runs_is_told_by_operation() -> None:
-    sources = dispatch.for_device(_CPU).sources()
-    assert sources["rms_norm"] == "cpu"
-    assert sources["linear"] == "reference"
-    assert set(sources) == set(dispatch.OPERATIONS)

@@ -1,0 +1,230 @@
+"""The kernels in C answer as the references do, at every level that this machine has."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from slipstream_kernels import compile as compiled
+from slipstream_kernels import dispatch, native, reference, weights
+from slipstream_kernels.native import Native
+from slipstream_kernels.reference import Span
+from slipstream_kernels.verify import verify
+from slipstream_kernels.weights import Weight
+from tests.kernels.test_weights import codes_of
+
+_CPU = torch.device("cpu")
+_LEVELS = [
+    level
+    for level, (features, _) in compiled.LEVELS.items()
+    if features <= native._processor_features()
+]
+
+
+@pytest.fixture(params=_LEVELS, scope="module")
+def library(request: pytest.FixtureRequest) -> Native:
+    return Native(request.param)
+
+
+@pytest.fixture(params=[1, 2, 5], ids="threads-{}".format)
+def threaded(request: pytest.FixtureRequest, library: Native) -> Native:
+    assert library.set_threads(request.param) == request.param
+    return library
+
+
+def test_a_processor_with_a_level_uses_its_best() -> None:
+    best = native.best()
+    if not _LEVELS:
+        assert best is None
+        assert dispatch.for_device(_CPU).sources()["linear"] == "reference"
+        return
+    assert best is not None
+    sources = dispatch.for_device(_CPU).sources()
+    for operation in ("linear", "rms_norm", "rope_write_kv", "silu_mul", "paged_attention"):
+        assert sources[operation] == f"native-{_LEVELS[0]}"
+    assert sources["paged_decode"] == "reference"
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 6, 7, 8, 9, 70])
+@pytest.mark.parametrize(("rows", "cols"), [(16, 32), (208, 96), (16, 1536)])
+def test_products_are_those_of_the_reference(
+    threaded: Native, bits: int, tokens: int, rows: int, cols: int
+) -> None:
+    packed = weights.pack(*codes_of(bits, rows, cols), bits)
+    rng = torch.Generator().manual_seed(tokens)
+    x, bias = torch.randn(tokens, cols, generator=rng), torch.randn(rows, generator=rng)
+    expected = reference.linear(x, packed, bias)
+    answer = threaded.linear(x, packed, bias)
+    # One number that lies between two codes may go either way: a step of it.
+    step = float(x.abs().max()) / 127 * float(packed.unpacked().abs().max())
+    assert float((answer - expected).abs().max()) < 1e-5 * float(expected.abs().max()) + step
+    assert float((answer - expected).abs().mean()) < 1e-5 * float(expected.abs().max())
+    assert torch.equal(
+        threaded.linear(x, packed, None) + bias, threaded.linear(x, packed, None) + bias
+    )
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_largest_codes_do_not_overflow(library: Native, bits: int) -> None:
+    codes = torch.full((16, 2048), (1 << bits) - 1, dtype=torch.uint8)
+    packed = weights.pack(codes, torch.ones(16, 64), torch.zeros(16, 64), bits)
+    for sign in (1.0, -1.0):
+        x = torch.full((3, 2048), sign)
+        exact = sign * 2048 * ((1 << bits) - 1)
+        assert torch.allclose(library.linear(x, packed, None), torch.tensor(exact), rtol=1e-6)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_row_is_the_same_in_any_batch_and_on_any_number_of_threads(
+    library: Native, bits: int
+) -> None:
+    packed = weights.pack(*codes_of(bits, 96, 576), bits)
+    x = torch.randn(33, 576, generator=torch.Generator().manual_seed(3))
+    library.set_threads(2)
+    together = library.linear(x, packed, None)
+    for threads in (1, 4):
+        library.set_threads(threads)
+        for row in range(33):
+            assert torch.equal(library.linear(x[row : row + 1], packed, None)[0], together[row])
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_stays_none(library: Native, poison: float) -> None:
+    packed = weights.pack(*codes_of(4, 16, 64), 4)
+    x = torch.ones(2, 64)
+    x[1, 40] = poison
+    answer = library.linear(x, packed, None)
+    assert bool(answer[0].isfinite().all())
+    assert bool(answer[1].isnan().all())
+    gated = library.silu_mul(torch.tensor([[float("nan")] * 17 + [1.0] * 17]))
+    assert bool(gated.isnan().all())
+    assert bool(library.rms_norm(x, torch.ones(64), 1e-5)[1].isnan().any())
+
+
+def test_a_row_of_zeros_gives_the_bias(library: Native) -> None:
+    packed = weights.pack(*codes_of(4, 16, 64), 4)
+    bias = torch.arange(16.0)
+    assert torch.equal(library.linear(torch.zeros(1, 64), packed, bias)[0], bias)
+
+
+def test_rows_that_are_not_side_by_side_are_multiplied_too(library: Native) -> None:
+    packed = weights.pack(*codes_of(4, 16, 64), 4)
+    wide = torch.randn(4, 128, generator=torch.Generator().manual_seed(1))
+    expected = library.linear(wide[:, 64:].contiguous(), packed, None)
+    assert torch.equal(library.linear(wide[:, 64:], packed, None), expected)
+    assert torch.equal(library.linear(wide.T[64:].T, packed, None), expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 33])
+@pytest.mark.parametrize("size", [8, 576, 1000])
+def test_norms_and_gates_are_those_of_the_reference(
+    threaded: Native, tokens: int, size: int
+) -> None:
+    shape = {"tokens": tokens, "size": size}
+    verify("rms_norm", threaded.rms_norm, shape, torch.float32, _CPU)
+    verify("silu_mul", threaded.silu_mul, shape, torch.float32, _CPU)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 33])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(9, 3, 64), (2, 2, 8), (4, 1, 6)])
+def test_places_are_those_of_the_reference(
+    threaded: Native, tokens: int, heads: int, kv_heads: int, head_dim: int
+) -> None:
+    shape = {"tokens": tokens, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    verify("rope_write_kv", threaded.rope_write_kv, shape, torch.float32, _CPU)
+
+
+def test_a_pool_of_half_the_width_gets_the_nearest_numbers(library: Native) -> None:
+    special = [float("nan"), float("inf"), -0.0, 3.4e38, 1e-40, 1.00390625, 1.01171875, 2.5]
+    qkv = torch.tensor([special * 3] * 2).view(2, 3, 8)
+    turns = torch.ones(2, 4, dtype=torch.complex64)
+    ours, theirs = ([torch.zeros(4, 1, 8, dtype=torch.bfloat16) for _ in range(2)] for _ in "ab")
+    library.rope_write_kv(qkv.clone(), turns, torch.tensor([3, 1]), *ours)
+    reference.rope_write_kv(qkv.clone(), turns, torch.tensor([3, 1]), *theirs)
+    # Values are stored as they are; keys are turned first, which makes no number of an infinity.
+    assert torch.equal(ours[1].nan_to_num(7), theirs[1].nan_to_num(7))
+    assert torch.equal(ours[1].isnan(), theirs[1].isnan())
+    assert torch.equal(ours[0][..., 4:], theirs[0][..., 4:])
+
+
+def test_gates_of_any_size_are_those_of_the_reference(library: Native) -> None:
+    gate = torch.cat((torch.linspace(-200, 200, 16384), torch.tensor([0.0, -0.0, 1e-30, -1e-30])))
+    gate_up = torch.cat((gate, torch.ones_like(gate))).unsqueeze(0)
+    answer, expected = library.silu_mul(gate_up), reference.silu_mul(gate_up)
+    assert torch.allclose(answer, expected, rtol=1e-6, atol=1e-35)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "context"), [(1, 1), (1, 40), (1, 700), (5, 5), (7, 30), (16, 65), (17, 700)]
+)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"),
+    [(4, 4, 16), (6, 2, 64), (9, 3, 64), (8, 1, 128), (14, 2, 80), (4, 2, 8)],
+)
+def test_attention_is_that_of_the_reference(
+    threaded: Native, tokens: int, context: int, heads: int, kv_heads: int, head_dim: int
+) -> None:
+    shape = {
+        "tokens": tokens,
+        "context": context,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+    }
+    verify("paged_attention", threaded.paged_attention, shape, torch.float32, _CPU)
+
+
+@pytest.mark.parametrize("pool_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_attention_reads_every_kind_of_pool_and_no_row_of_others(
+    library: Native, pool_dtype: torch.dtype, count: int
+) -> None:
+    rng = torch.Generator().manual_seed(1)
+    keys, values = (torch.full((900, 2, 32), float("nan"), dtype=pool_dtype) for _ in range(2))
+    runs = ((700, 100), (3, 1), (10, 130), (400, 7))
+    for first, length in (*runs, (800, 60)):
+        for pool in (keys, values):
+            part = torch.randn(length, 2, 32, generator=rng) * 3
+            pool[first : first + length] = part.to(pool_dtype)
+    query = torch.randn(count + 1, 6, 32, generator=rng)
+    spans = [Span(0, count, runs), Span(count, count + 1, ((800, 60),))]
+    expected = reference.paged_attention(query, keys, values, spans)
+    answer = library.paged_attention(query, keys, values, spans)
+    assert float((answer - expected).abs().max()) < 1e-5
+    alone = library.paged_attention(query[count:], keys, values, [Span(0, 1, ((800, 60),))])
+    assert torch.equal(alone[0], answer[count])
+
+
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_experts_in_codes_are_those_of_the_reference(library: Native, tokens: int) -> None:
+    rng = torch.Generator().manual_seed(tokens)
+    gate_ups: list[Weight] = [weights.pack(*codes_of(4, 64, 64), 4) for _ in range(3)]
+    downs: list[Weight] = [weights.pack(*codes_of(8, 64, 32), 8) for _ in range(3)]
+    chosen = torch.rand(tokens, 3, generator=rng).topk(2, dim=-1).indices
+    shares = torch.rand(tokens, 2, generator=rng)
+    x = torch.randn(tokens, 64, generator=rng)
+    answer = library.experts(x, chosen, shares, gate_ups, downs)
+    expected = reference.experts(x, chosen, shares, gate_ups, downs)
+    assert float((answer - expected).abs().max()) < 0.01 * float(expected.abs().max())
+
+
+def test_a_processor_that_cannot_run_a_level_is_not_given_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(native, "_processor_features", lambda: frozenset({"sse2"}))
+    native.best.cache_clear()
+    try:
+        assert native.best() is None
+        sources = dispatch.for_device(_CPU).sources()
+        assert sources["rms_norm"] == "cpu"
+        assert sources["linear"] == "reference"
+        assert set(sources) == set(dispatch.OPERATIONS)
+    finally:
+        native.best.cache_clear()
+
+
+def test_what_was_compiled_is_not_compiled_again() -> None:
+    command = [sys.executable, "-m", "slipstream_kernels.compile"]
+    assert subprocess.run(command, capture_output=True, check=True, timeout=300).stdout == b""
