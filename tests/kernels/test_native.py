@@ -157,7 +157,8 @@ def test_gates_of_any_size_are_those_of_the_reference(library: Native) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "context"), [(1, 1), (1, 40), (1, 700), (5, 5), (7, 30), (16, 65), (17, 700)]
+    ("tokens", "context"),
+    [(1, 1), (1, 40), (1, 700), (5, 5), (7, 30), (16, 65), (17, 700), (40, 1100)],
 )
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"),
@@ -193,6 +194,19 @@ def test_attention_reads_every_kind_of_pool_and_no_row_of_others(
     expected = reference.paged_attention(query, keys, values, spans)
     answer = library.paged_attention(query, keys, values, spans)
     assert float((answer - expected).abs().max()) < 1e-5
+    # However the tokens are cut into chunks.
+    for start, end in ((0, count // 2), (count // 2, count)):
+        if start < end:
+            left = _first(runs, 238 - count + end)
+            part = library.paged_attention(
+                query[start:end], keys, values, [Span(0, end - start, left)]
+            )
+            assert torch.equal(part, answer[start:end])
+    # And wherever their keys lie.
+    moved = torch.cat([torch.arange(first, first + length) for first, length in runs])
+    near = [pool[moved].contiguous() for pool in (keys, values)]
+    together = library.paged_attention(query[:count], *near, [Span(0, count, ((0, 238),))])
+    assert torch.equal(together, answer[:count])
     alone = library.paged_attention(query[count:], keys, values, [Span(0, 1, ((800, 60),))])
     assert torch.equal(alone[0], answer[count])
 
@@ -208,6 +222,16 @@ def test_experts_in_codes_are_those_of_the_reference(library: Native, tokens: in
     answer = library.experts(x, chosen, shares, gate_ups, downs)
     expected = reference.experts(x, chosen, shares, gate_ups, downs)
     assert float((answer - expected).abs().max()) < 0.01 * float(expected.abs().max())
+
+
+def _first(runs: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[int, int], ...]:
+    """The first `count` rows."""
+    found = []
+    for first, length in runs:
+        if count > 0:
+            found.append((first, min(length, count)))
+            count -= length
+    return tuple(found)
 
 
 def test_a_processor_that_cannot_run_a_level_is_not_given_it(

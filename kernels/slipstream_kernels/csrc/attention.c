@@ -1,10 +1,10 @@
-// Attention of a few new tokens over paged keys and values, which are read where they lie.
+// Causal attention over paged keys and values, which are read where they lie.
 //
 // One item of work is one token and a part of its keys, of a length that nothing else decides: an
-// answer depends on its own sequence alone. Keys go by in blocks with a running maximum (online
-// softmax, Milakov and Gimelshein 2018), each loaded once for all query heads that share it.
-// All heads take a block before the next one comes: rows of the pool then stream from memory, at
-// three times the rate of one head's parts of them (27 and 9 GB/s, one core of an EPYC).
+// answer depends on its own sequence alone, however its prompt was cut into chunks. Keys go by in
+// blocks with a running maximum (online softmax, Milakov and Gimelshein 2018), each loaded once for
+// all query heads that share it; all heads take a block before the next one comes, so that rows of
+// the pool are read whole.
 #include "math.h"
 #include <math.h>
 
@@ -17,13 +17,20 @@ typedef struct {
   const float *query; // [rows][heads][size], a row every query_stride floats
   int64_t query_stride;
   const void *keys, *values; // [rows][kv_heads][size]
-  const int64_t *tokens;     // [][4]: row of query and out, length of the context, first run, last + 1
+  const int64_t *tokens;     // [][3]: row of query and out, length of the context, first run
   const int64_t *runs;       // [][2]: first row, number of rows
   const int64_t *first_parts; // [tokens + 1]: the item that a token's first part is
   float *partials;            // [parts][heads][2 + size]
   int64_t heads, kv_heads, size;
   float *out; // [rows][heads][size]
 } Attention;
+
+// Up to BLOCK_KEYS keys that follow each other in their sequence: a block begins at the same
+// place of a sequence wherever its pages lie, so that nothing else decides the order of sums.
+typedef struct {
+  int64_t rows[BLOCK_KEYS];
+  int count;
+} Block;
 
 typedef struct {
   f32x16 query[MAX_HEADS * MAX_VECTORS], sum[MAX_HEADS * MAX_VECTORS];
@@ -70,20 +77,22 @@ INLINE void fetch(const void *pool, int64_t at, int vectors, int is_bfloat16) {
   for (int v = 0; v < vectors; v += is_bfloat16 ? 2 : 1) __builtin_prefetch(row + v / (is_bfloat16 ? 2 : 1) * 64);
 }
 
-// Scores of up to BLOCK_KEYS keys; their values are fetched meanwhile.
-INLINE void score(State *s, const void *keys, const void *values, int64_t at, int64_t stride,
-                  int count, int heads, int vectors, int is_bfloat16) {
+// Scores of a block's keys for some heads; their values are fetched meanwhile.
+INLINE void score(State *s, const Attention *a, const Block *block, int64_t kv_head, int heads,
+                  int vectors, int is_bfloat16) {
+  int count = block->count;
   for (int first = 0; first < count; first += LANES) {
     f32x16 sums[MAX_HEADS][LANES];
     int end = count - first < LANES ? count - first : LANES;
-    for (int key = 0; key < end; key++, at += stride) {
-      fetch(values, at, vectors, is_bfloat16);
+    for (int key = 0; key < end; key++) {
+      int64_t at = (block->rows[first + key] * a->kv_heads + kv_head) * a->size;
+      fetch(a->values, at, vectors, is_bfloat16);
       f32x16 products[MAX_HEADS];
 #pragma clang loop unroll(full)
       for (int head = 0; head < heads; head++) products[head] = (f32x16)0;
 #pragma clang loop unroll(full)
       for (int v = 0; v < vectors; v++) {
-        f32x16 k = load(keys, at + v * LANES, is_bfloat16);
+        f32x16 k = load(a->keys, at + v * LANES, is_bfloat16);
 #pragma clang loop unroll(full)
         for (int head = 0; head < heads; head++) products[head] += s->query[head * vectors + v] * k;
       }
@@ -116,16 +125,18 @@ INLINE void weigh(State *s, int count, int head, int vectors) {
 }
 
 // Adds up the weighted values; the keys of the next block are fetched meanwhile.
-INLINE void gather(State *s, const void *values, const void *next, int64_t at, int64_t stride,
-                   int count, int heads, int vectors, int is_bfloat16) {
+INLINE void gather(State *s, const Attention *a, const Block *block, const Block *next,
+                   int64_t kv_head, int heads, int vectors, int is_bfloat16) {
   f32x16 sums[MAX_HEADS * MAX_VECTORS];
 #pragma clang loop unroll(full)
   for (int i = 0; i < heads * vectors; i++) sums[i] = s->sum[i];
-  for (int key = 0; key < count; key++, at += stride) {
-    fetch(next, at + BLOCK_KEYS * stride, vectors, is_bfloat16);
+  for (int key = 0; key < block->count; key++) {
+    int64_t at = (block->rows[key] * a->kv_heads + kv_head) * a->size;
+    if (key < next->count)
+      fetch(a->keys, (next->rows[key] * a->kv_heads + kv_head) * a->size, vectors, is_bfloat16);
 #pragma clang loop unroll(full)
     for (int v = 0; v < vectors; v++) {
-      f32x16 value = load(values, at + v * LANES, is_bfloat16);
+      f32x16 value = load(a->values, at + v * LANES, is_bfloat16);
 #pragma clang loop unroll(full)
       for (int head = 0; head < heads; head++)
         sums[head * vectors + v] += s->scores[head][key] * value;
@@ -153,22 +164,47 @@ INLINE void begin(State *s, const Attention *a, const float *query, int heads, i
   }
 }
 
-INLINE void add_block(State *s, const Attention *a, int64_t at, int count, int heads, int vectors,
-                      int is_bfloat16) {
-  int64_t stride = a->kv_heads * a->size;
-  score(s, a->keys, a->values, at, stride, count, heads, vectors, is_bfloat16);
-  for (int head = 0; head < heads; head++) weigh(s, count, head, vectors);
-  gather(s, a->values, a->keys, at, stride, count, heads, vectors, is_bfloat16);
+INLINE void add_block(State *s, const Attention *a, const Block *block, const Block *next,
+                      int64_t kv_head, int heads, int vectors, int is_bfloat16) {
+  score(s, a, block, kv_head, heads, vectors, is_bfloat16);
+  for (int head = 0; head < heads; head++) weigh(s, block->count, head, vectors);
+  gather(s, a, block, next, kv_head, heads, vectors, is_bfloat16);
 }
 
-INLINE void add_block_of(int64_t heads, State *s, const Attention *a, int64_t at, int count,
-                         int vectors, int is_bfloat16) {
+// The usual numbers of heads are compiled by themselves: their sums stay in registers.
+INLINE void add_block_of(int64_t heads, State *s, const Attention *a, const Block *block,
+                         const Block *next, int64_t kv_head, int vectors, int is_bfloat16) {
   switch (heads) {
-  case 1: add_block(s, a, at, count, 1, vectors, is_bfloat16); break;
-  case 2: add_block(s, a, at, count, 2, vectors, is_bfloat16); break;
-  case 3: add_block(s, a, at, count, 3, vectors, is_bfloat16); break;
-  default: add_block(s, a, at, count, MAX_HEADS, vectors, is_bfloat16);
+  case 1: add_block(s, a, block, next, kv_head, 1, vectors, is_bfloat16); break;
+  case 2: add_block(s, a, block, next, kv_head, 2, vectors, is_bfloat16); break;
+  case 3: add_block(s, a, block, next, kv_head, 3, vectors, is_bfloat16); break;
+  default: add_block(s, a, block, next, kv_head, MAX_HEADS, vectors, is_bfloat16);
   }
+}
+
+// Where in a sequence's runs the next key is, and how many are left to take.
+typedef struct {
+  const int64_t *run;
+  int64_t row, left;
+} Cursor;
+
+INLINE Cursor begin_at(const Attention *a, int64_t first_run, int64_t skipped, int64_t left) {
+  const int64_t *run = a->runs + 2 * first_run;
+  for (; left > 0 && skipped >= run[1]; run += 2) skipped -= run[1];
+  return (Cursor){run, skipped, left};
+}
+
+static void take_block(Cursor *cursor, Block *block) {
+  int count = cursor->left < BLOCK_KEYS ? (int)cursor->left : BLOCK_KEYS;
+  for (int key = 0; key < count; key++) {
+    if (cursor->row == cursor->run[1]) {
+      cursor->run += 2;
+      cursor->row = 0;
+    }
+    block->rows[key] = cursor->run[0] + cursor->row++;
+  }
+  cursor->left -= count;
+  block->count = count;
 }
 
 // The sums of a part go to `partial`: of each head its maximum, its weight and its vectors.
@@ -186,7 +222,7 @@ INLINE void attend(const Attention *a, int64_t item, int vectors, int is_bfloat1
   int64_t token = 0;
   while (item >= a->first_parts[token + 1]) token++;
   int64_t part = item - a->first_parts[token], shared = a->heads / a->kv_heads;
-  const int64_t *facts = a->tokens + token * 4;
+  const int64_t *facts = a->tokens + token * 3;
   State states[a->heads];
 #define EACH_STATE                                                                                 \
   for (int64_t kv_head = 0; kv_head < a->kv_heads; kv_head++)                                      \
@@ -195,21 +231,14 @@ INLINE void attend(const Attention *a, int64_t item, int vectors, int is_bfloat1
   EACH_STATE begin(state_of(states, a, kv_head, head), a,
                    a->query + facts[0] * a->query_stride + (kv_head * shared + head) * a->size,
                    (int)heads, vectors);
-  // Skips what other parts do.
   int64_t skipped = part * PART_KEYS, left = facts[1] - skipped;
-  if (left > PART_KEYS) left = PART_KEYS;
-  for (int64_t run = facts[2]; run < facts[3] && left; run++) {
-    int64_t row = a->runs[2 * run], rows = a->runs[2 * run + 1];
-    int64_t passed = rows < skipped ? rows : skipped;
-    skipped -= passed;
-    row += passed;
-    rows = rows - passed < left ? rows - passed : left;
-    left -= rows;
-    for (; rows > 0; rows -= BLOCK_KEYS, row += BLOCK_KEYS) {
-      int count = rows < BLOCK_KEYS ? (int)rows : BLOCK_KEYS;
-      EACH_STATE add_block_of(heads, state_of(states, a, kv_head, head), a,
-                              (row * a->kv_heads + kv_head) * a->size, count, vectors, is_bfloat16);
-    }
+  Cursor cursor = begin_at(a, facts[2], skipped, left < PART_KEYS ? left : PART_KEYS);
+  Block blocks[2];
+  take_block(&cursor, &blocks[0]);
+  for (int now = 0; blocks[now].count; now = !now) {
+    take_block(&cursor, &blocks[!now]);
+    EACH_STATE add_block_of(heads, state_of(states, a, kv_head, head), a, &blocks[now],
+                            &blocks[!now], kv_head, vectors, is_bfloat16);
   }
   float *partial = a->partials + item * a->heads * (2 + a->size);
   EACH_STATE end(state_of(states, a, kv_head, head),
@@ -234,7 +263,7 @@ static void join(const Attention *a, int64_t token, int64_t head) {
   int64_t first = a->first_parts[token], last = a->first_parts[token + 1];
   int64_t stride = a->heads * (2 + a->size);
   const float *partials = a->partials + head * (2 + a->size);
-  float *out = a->out + (a->tokens[token * 4] * a->heads + head) * a->size;
+  float *out = a->out + (a->tokens[token * 3] * a->heads + head) * a->size;
   float maximum = -INFINITY, weight = 0;
   for (int64_t part = first; part < last; part++)
     maximum = partials[part * stride] > maximum ? partials[part * stride] : maximum;
@@ -258,7 +287,7 @@ EXPORT int slipstream_attention(const float *query, int64_t query_stride, const 
   if (!first_parts) return 1;
   first_parts[0] = 0;
   for (int64_t token = 0; token < num_tokens; token++)
-    first_parts[token + 1] = first_parts[token] + (tokens[token * 4 + 1] + PART_KEYS - 1) / PART_KEYS;
+    first_parts[token + 1] = first_parts[token] + (tokens[token * 3 + 1] + PART_KEYS - 1) / PART_KEYS;
   int64_t num_parts = first_parts[num_tokens];
   float *partials =
       scratch(SCRATCH_PARTIALS, num_parts * heads * (2 + size) * (int64_t)sizeof(float));
