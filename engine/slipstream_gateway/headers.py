@@ -39,6 +39,7 @@ def to_engine(
     model: str,
     track: str,
     session: str,
+    cache_salt: str | None,
     request_id: str,
 ) -> dict[str, str]:
     """The headers of the upstream request. `client` must be case-insensitive."""
@@ -50,6 +51,8 @@ def to_engine(
     headers[names.HEADER_TRACK] = track
     headers[names.HEADER_SESSION] = session
     headers[names.HEADER_REQUEST_ID] = request_id
+    if cache_salt is not None:
+        headers[names.HEADER_CACHE_SALT] = cache_salt
     return headers
 
 

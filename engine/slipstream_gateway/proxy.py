@@ -124,9 +124,7 @@ class Proxy:
         if isinstance(envelope, ApiError):
             return self.refuse(flight, envelope)
         flight.digest = session.session_digest(
-            request.headers.get(names.HEADER_SESSION, ""),
-            request.headers.get("authorization", ""),
-            envelope.body,
+            request.headers.get(names.HEADER_SESSION, ""), _tenant(request), envelope.body
         )
         flight.offered_tools = toolcalls.offered(envelope.body)
         return await self._forward(request, flight, envelope.model, body)
@@ -246,6 +244,11 @@ class Proxy:
         return error_response(error, self._config.retry_after_s)
 
 
+def _tenant(request: web.Request) -> str:
+    """Whoever has the credential; empty where there is none."""
+    return request.headers.get("authorization", "")
+
+
 def _headers(request: web.Request, flight: Flight, target: Target, token: str) -> dict[str, str]:
     return headers.to_engine(
         request.headers,
@@ -253,6 +256,7 @@ def _headers(request: web.Request, flight: Flight, target: Target, token: str) -
         model=target.model.qualified_name,
         track=target.track.name,
         session=flight.session or "",
+        cache_salt=session.cache_salt(_tenant(request)),
         request_id=flight.request_id,
     )
 

@@ -25,6 +25,15 @@ def session_digest(header: str, tenant: str, body: Mapping[str, Any]) -> bytes:
     return _digest("opening", tenant, _opening(body))
 
 
+def cache_salt(tenant: str) -> str | None:
+    """What keeps a tenant's cached prompts apart from others'; None where there is no tenant.
+
+    The same in every gateway and after a restart: a changed one would find nothing. Engines get it
+    with the internal token only; it says no more of a credential than that two were the same.
+    """
+    return _digest("cache salt", tenant).hex() if tenant else None
+
+
 def keyed_hash(digest: bytes, key: bytes) -> str:
     """What engines and observations get: without the key nobody can try out what it stands for."""
     return hashlib.blake2b(digest, key=key[:64], digest_size=12).hexdigest()

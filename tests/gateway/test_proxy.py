@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 
 import pytest
 from aiohttp import web
@@ -325,6 +326,8 @@ async def test_an_engine_learns_only_what_it_should() -> None:
         assert answer.headers["x-request-id"] == "req-1"
         headers = a.seen[0][0]
         session = headers.pop("x-slipstream-session")
+        salt = headers.pop("x-slipstream-cache-salt")
+        assert re.fullmatch("[0-9a-f]{32}", salt)
         assert headers.pop("user-agent").startswith("Python")
         assert headers == {
             "host": f"127.0.0.1:{a.port}",
@@ -340,6 +343,20 @@ async def test_an_engine_learns_only_what_it_should() -> None:
         }
         assert "alice" not in session
         assert (await gateway.observations())[0]["session"] == session
+
+
+async def test_tenants_have_salts_of_their_own_and_nobody_has_none() -> None:
+    async with engine("a") as a, front([route()], [service_slice({"a": a.port})]) as gateway:
+        for credential in ("Bearer one", "Bearer two", "Bearer one", None):
+            headers = {} if credential is None else {"authorization": credential}
+            # What a client claims itself counts for nothing.
+            headers["x-slipstream-cache-salt"] = "that of somebody else"
+            async with gateway.post(CHAT, headers=headers) as answer:
+                assert answer.status == 200
+        one, two, again, nobody = (seen[0].get("x-slipstream-cache-salt") for seen in a.seen)
+        assert one == again
+        assert len({one, two, nobody, "that of somebody else"}) == 4
+        assert nobody is None
 
 
 async def test_a_client_gets_the_engines_headers_without_those_of_the_hop() -> None:

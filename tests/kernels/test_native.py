@@ -204,8 +204,8 @@ def test_attention_reads_every_kind_of_pool_and_no_row_of_others(
             assert torch.equal(part, answer[start:end])
     # And wherever their keys lie.
     moved = torch.cat([torch.arange(first, first + length) for first, length in runs])
-    near = [pool[moved].contiguous() for pool in (keys, values)]
-    together = library.paged_attention(query[:count], *near, [Span(0, count, ((0, 238),))])
+    whole = [Span(0, count, ((0, 238),))]
+    together = library.paged_attention(query[:count], keys[moved], values[moved], whole)
     assert torch.equal(together, answer[:count])
     alone = library.paged_attention(query[count:], keys, values, [Span(0, 1, ((800, 60),))])
     assert torch.equal(alone[0], answer[count])
