@@ -1,4 +1,4 @@
-"""The tokens that open the cache: files of a mounted Secret, read again when they change.
+"""Tokens that open a door: files of a mounted Secret, read again when they change.
 
 The first file's is sent; each that is there is accepted, so that a rotation interrupts nobody.
 """

@@ -12,14 +12,16 @@ from tests.engine.served import CONTEXT
 
 
 def test_a_chat_answer_has_openais_shape_and_exact_usage(client: httpx.Client) -> None:
-    document = served.ask(client)
+    # Nothing that others ask begins like this: all tests share one engine and its cache.
+    question = "Quick zebras vex just five wolves."
+    document = served.ask(client, messages=[{"role": "user", "content": question}])
     choice = document["choices"][0]
     assert document["object"] == "chat.completion"
     assert document["id"].startswith("chatcmpl-")
     assert document["model"] == "tiny"
     assert choice["message"]["role"] == "assistant"
     assert choice["finish_reason"] == "length"
-    prompt = "<|im_start|>user\nWrite a function.<|im_end|>\n<|im_start|>assistant\n"
+    prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
     count = len(tiny.tokenizer().encode(prompt, add_special_tokens=False).ids)
     assert document["usage"] == {
         "prompt_tokens": count,
@@ -37,6 +39,7 @@ def test_a_chat_answer_has_openais_shape_and_exact_usage(client: httpx.Client) -
 def test_a_stream_brings_role_text_reason_usage_and_done_in_this_order(
     client: httpx.Client,
 ) -> None:
+    served.ask(client)  # its prompt is cached from now on
     whole = served.ask(client)
     body = served.chat(stream=True, stream_options={"include_usage": True})
     with client.stream("POST", "/v1/chat/completions", json=body) as response:

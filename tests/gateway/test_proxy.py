@@ -348,7 +348,7 @@ async def test_an_engine_learns_only_what_it_should() -> None:
 async def test_tenants_have_salts_of_their_own_and_nobody_has_none() -> None:
     async with engine("a") as a, front([route()], [service_slice({"a": a.port})]) as gateway:
         for credential in ("Bearer one", "Bearer two", "Bearer one", None):
-            headers = {} if credential is None else {"authorization": credential}
+            headers: dict[str, str] = {} if credential is None else {"authorization": credential}
             # What a client claims itself counts for nothing.
             headers["x-slipstream-cache-salt"] = "that of somebody else"
             async with gateway.post(CHAT, headers=headers) as answer:
