@@ -11,8 +11,10 @@
 #endif
 
 #define GROUP 32
-#define ITEM_TILES 4 // a thread's share at once: long enough for memory to stream
-#define AHEAD_BYTES 2048
+// How far ahead memory is asked, and a thread's share at once: 3.2 ms for 76 matrices of 3072 x 576
+// with one row of x, 3.7 with a quarter of the tiles, 4.0 without asking (two cores of an EPYC).
+#define AHEAD_BYTES 4096
+#define MAX_ITEM_TILES 16
 #define BLOCK_ROWS 8 // rows of x at once: eight sums and eight totals stay in registers
 
 // A group of a row of x: its codes, and what they stand for.
@@ -28,7 +30,7 @@ typedef struct {
   Quantised *quantised;
   int64_t num_rows, num_groups;
   const uint8_t *matrix;
-  int64_t num_tiles;
+  int64_t num_tiles, item_tiles;
   int bits;
   const float *bias;
   float *y;
@@ -161,8 +163,15 @@ INLINE void multiply_tile(const Product *p, int64_t tile, int bits) {
 }
 
 INLINE void multiply_tiles(const Product *p, int64_t item, int bits) {
-  int64_t end = (item + 1) * ITEM_TILES < p->num_tiles ? (item + 1) * ITEM_TILES : p->num_tiles;
-  for (int64_t tile = item * ITEM_TILES; tile < end; tile++) multiply_tile(p, tile, bits);
+  int64_t end = (item + 1) * p->item_tiles < p->num_tiles ? (item + 1) * p->item_tiles : p->num_tiles;
+  for (int64_t tile = item * p->item_tiles; tile < end; tile++) multiply_tile(p, tile, bits);
+}
+
+// As many items as make whole rounds of all threads.
+static int64_t tiles_per_item(int64_t num_tiles) {
+  int64_t round = num_threads() * (int64_t)MAX_ITEM_TILES;
+  int64_t num_items = num_threads() * ((num_tiles + round - 1) / round);
+  return (num_tiles + num_items - 1) / num_items;
 }
 
 static void four_bits(const void *job, int64_t item) { multiply_tiles(job, item, 4); }
@@ -175,7 +184,7 @@ EXPORT int slipstream_linear(const float *x, int64_t x_stride, int64_t num_rows,
                              float *y) {
   Product product = {
       .x = x, .x_stride = x_stride, .num_rows = num_rows, .num_groups = num_groups,
-      .matrix = matrix, .num_tiles = num_tiles, .bits = bits, .bias = bias,
+      .matrix = matrix, .num_tiles = num_tiles, .item_tiles = tiles_per_item(num_tiles), .bits = bits, .bias = bias,
       .y = y, .y_stride = num_tiles * LANES,
       .quantised = scratch(SCRATCH_QUANTISED, num_rows * num_groups * (int64_t)sizeof(Quantised)),
   };
@@ -184,6 +193,6 @@ EXPORT int slipstream_linear(const float *x, int64_t x_stride, int64_t num_rows,
     for (int64_t row = 0; row < num_rows; row++) quantise_row(&product, row);
   else
     parallel(quantise_row, &product, num_rows);
-  parallel(bits == 4 ? four_bits : eight_bits, &product, (num_tiles + ITEM_TILES - 1) / ITEM_TILES);
+  parallel(bits == 4 ? four_bits : eight_bits, &product, (num_tiles + product.item_tiles - 1) / product.item_tiles);
   return 0;
 }

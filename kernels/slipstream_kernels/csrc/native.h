@@ -20,6 +20,8 @@ typedef void (*Work)(const void *job, int64_t item);
 // done. Items are taken one by one: a core that others use too takes fewer of them.
 void parallel(Work work, const void *job, int64_t num_items);
 
+int num_threads(void);
+
 // Memory that lasts until the next call with the same slot; NULL when there is none.
 enum { SCRATCH_QUANTISED, SCRATCH_PARTS, SCRATCH_PARTIALS, NUM_SCRATCHES };
 void *scratch(int slot, int64_t num_bytes);

@@ -111,6 +111,8 @@ EXPORT int slipstream_set_threads(int count) {
   return pool.num_threads;
 }
 
+int num_threads(void) { return pool.num_threads; }
+
 void *scratch(int slot, int64_t num_bytes) {
   static struct {
     void *memory;
