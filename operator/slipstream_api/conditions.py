@@ -47,6 +47,7 @@ class Reason(StrEnum):
     CONFIG_INVALID = "ConfigInvalid"
     CLAIM_NOT_FOUND = "ClaimNotFound"
     CONTAINER_FAILED = "ContainerFailed"
+    NODE_NOT_READY = "NodeNotReady"
     # Degraded
     HEALTHY = "Healthy"
     WRITE_REFUSED = "WriteRefused"

@@ -52,6 +52,7 @@ _ORDER = (
     Reason.CLAIM_NOT_FOUND,
     Reason.UNSCHEDULABLE,
     Reason.CONTAINER_FAILED,
+    Reason.NODE_NOT_READY,
 )
 
 
@@ -83,6 +84,9 @@ def explain(pod: Mapping[str, Any], now: datetime) -> Finding | None:
     scheduled = documents.pod_condition(pod, "PodScheduled")
     if scheduled is not None and scheduled.get("status") == "False":
         return _unscheduled(str(scheduled.get("message") or scheduled.get("reason") or ""))
+    if _is_lost(pod):
+        node = (pod.get("spec") or {}).get("nodeName")
+        return Finding(Reason.NODE_NOT_READY, f"its node {node} does not report")
     for container in _containers(status):
         finding = _container(container, now)
         if finding is not None:
@@ -94,6 +98,16 @@ def _unscheduled(message: str) -> Finding:
     # Of a claim that is there and unbound the scheduler says "…PersistentVolumeClaims. not found".
     is_claim = re.search(r'persistentvolumeclaim "[^"]*" not found', message) is not None
     return Finding(Reason.CLAIM_NOT_FOUND if is_claim else Reason.UNSCHEDULABLE, message)
+
+
+def _is_lost(pod: Mapping[str, Any]) -> bool:
+    """A kubelet says both at once; of a silent node's Pods the control plane takes back one."""
+    says = {
+        type_: (documents.pod_condition(pod, type_) or {}).get("status")
+        for type_ in ("ContainersReady", "Ready")
+    }
+    has_gates = bool((pod.get("spec") or {}).get("readinessGates"))
+    return says == {"ContainersReady": "True", "Ready": "False"} and not has_gates
 
 
 def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:

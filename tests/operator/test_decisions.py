@@ -247,6 +247,29 @@ def test_a_pod_on_its_way_is_no_failure(container: dict[str, Any]) -> None:
     assert diagnosis.explain(pod(container), world.START) is None
 
 
+@pytest.mark.parametrize(
+    ("containers_ready", "gates", "reason"),
+    [
+        ("True", [], Reason.NODE_NOT_READY),
+        ("False", [], None),
+        ("True", [{"conditionType": "example.com/warm"}], None),
+    ],
+)
+def test_pods_of_a_node_that_went_silent_do_not_start(
+    containers_ready: str, gates: list[dict[str, str]], reason: Reason | None
+) -> None:
+    """The control plane takes Ready back; what the kubelet said of the containers stays."""
+    lost = pod(
+        {"ready": containers_ready == "True", "state": {"running": {}}},
+        {"type": "ContainersReady", "status": containers_ready},
+        {"type": "Ready", "status": "False"},
+    )
+    lost["spec"] = {"nodeName": "node7", "readinessGates": gates}
+    finding = diagnosis.explain(lost, world.START)
+    assert (finding.reason if finding is not None else None) == reason
+    assert finding is None or "node7" in finding.message
+
+
 def test_a_ready_pod_is_no_failure_whatever_happened_before() -> None:
     ended = {"lastState": {"terminated": {"exitCode": 1}}, "restartCount": 9}
     assert diagnosis.explain(pod(ended, {"type": "Ready", "status": "True"}), world.START) is None
