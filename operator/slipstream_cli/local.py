@@ -83,6 +83,7 @@ def status(name: Name = DEFAULT_NAME) -> None:
         table.add_row(row.name, str(row.pid or "-"), row.state, row.last_log_line)
     Console().print(table)
     if any(row.state != "Running" for row in rows):
+        typer.echo("`slipstream local up` starts what has ended", err=True)
         raise typer.Exit(1)
 
 
