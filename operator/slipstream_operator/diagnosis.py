@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -147,6 +147,11 @@ def _is_forgotten(ended: Mapping[str, Any], now: datetime) -> bool:
 def _ended(ended: Mapping[str, Any], *, restarts: int, is_loop: bool) -> Finding:
     text = str(ended.get("message") or "").strip()
     told = failure.parse(text) if text else None
+    if ended.get("reason") == "OOMKilled" and told is not None:
+        # One of the engine's processes was killed; which, it knows itself, but not why.
+        told = replace(
+            told, message=f"{told.message}: out of memory, its limit is too small (OOMKilled)"
+        )
     if told is not None:
         field = f" ({told.field})" if told.field else ""
         known = _STARTUP_REASONS.get(told.reason)

@@ -310,6 +310,15 @@ def test_a_container_that_the_kubelet_holds_back_is_a_loop_whatever_the_time() -
     assert finding.reason is Reason.CRASH_LOOP
 
 
+def test_an_engine_whose_process_ran_out_of_memory_says_so() -> None:
+    """The engine sees a killed process and writes that; the kubelet knows what killed it."""
+    told = '{"reason": "ContainerFailed", "message": "a process was ended by SIGKILL", "field": ""}'
+    ended = pod({"state": {"terminated": {"exitCode": 1, "reason": "OOMKilled", "message": told}}})
+    finding = diagnosis.explain(ended, world.START)
+    assert finding is not None
+    assert finding.message.startswith("a process was ended by SIGKILL: out of memory")
+
+
 def test_a_long_log_is_shown_by_its_end() -> None:
     log = "first line\n" + "noise\n" * 500 + "the last line says why"
     ended = pod({"state": {"terminated": {"exitCode": 1, "message": log}}})
