@@ -44,7 +44,7 @@ class RankProcess:
                 str(theirs.fileno()),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
-                env=_environment(),
+                env=environment(),
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         made = cls(process, reader, writer)
@@ -92,7 +92,7 @@ class RankProcess:
             self._process.kill()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Threads of a matrix product wait for each other for some microseconds, then sleep.
 
     A step is a hundred short products. Two AVX-512 cores, SmolLM2-135M in 4 bits, a step of one

@@ -115,7 +115,7 @@ def our_generator(setting: Setting) -> Generator:
         arguments=[config],
         root=setting.root,
         log=setting.build / "ours.log",
-        environment=rankprocess._environment(),
+        environment=rankprocess.environment(),
     )
 
 

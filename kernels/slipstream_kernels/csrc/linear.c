@@ -189,7 +189,8 @@ EXPORT int slipstream_linear(const float *x, int64_t x_stride, int64_t num_rows,
       .quantised = scratch(SCRATCH_QUANTISED, num_rows * num_groups * (int64_t)sizeof(Quantised)),
   };
   if (!product.quantised) return 1;
-  if (num_rows < 4)
+  // Less is done before another thread has come.
+  if (num_rows * num_groups < 1024)
     for (int64_t row = 0; row < num_rows; row++) quantise_row(&product, row);
   else
     parallel(quantise_row, &product, num_rows);

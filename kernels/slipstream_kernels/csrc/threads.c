@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #define MAX_THREADS 256
-// About 30 microseconds: longer than the pause between two products of a step, shorter than
+// About 60 microseconds: longer than the pause between two products of a step, shorter than
 // what another process would miss.
-#define SPINS 1000
+#define SPINS 3000
 
 static struct {
   Work work;
