@@ -197,10 +197,10 @@ def _accepted(good: Sequence[Record]) -> Share | None:
         if it.usage.accepted_prediction_tokens is not None
         and it.usage.rejected_prediction_tokens is not None
     ]
-    if not told:
-        return None
     accepted = sum(part for part, _ in told)
-    return Share(len(told), accepted, accepted + sum(rest for _, rest in told))
+    predicted = accepted + sum(rest for _, rest in told)
+    # Servers that take no predictions tell two zeros, which is no share of anything.
+    return Share(len(told), accepted, predicted) if predicted else None
 
 
 def _goodput(

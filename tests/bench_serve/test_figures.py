@@ -114,6 +114,16 @@ def test_a_cached_share_that_nobody_told_is_absent_and_zero_is_zero() -> None:
     assert both.share == pytest.approx(0.5)
 
 
+def test_where_nothing_was_predicted_there_is_no_share_of_it() -> None:
+    def told(accepted: int, rejected: int) -> Record:
+        return record(
+            usage=Usage(accepted_prediction_tokens=accepted, rejected_prediction_tokens=rejected)
+        )
+
+    assert of(told(0, 0)).accepted_predictions is None
+    assert of(told(0, 4)).accepted_predictions == Share(n=1, part_tokens=0, whole_tokens=4)
+
+
 def test_without_usage_chunks_are_counted_and_it_says_so() -> None:
     counted, uncounted = record(), record(usage=Usage())
     assert of(counted).token_source is TokenSource.USAGE
