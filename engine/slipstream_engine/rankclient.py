@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from slipstream_api.conditions import Reason
 from slipstream_engine.batch import Load, Progress
 from slipstream_engine.messages import (
     Abort,
@@ -22,6 +23,8 @@ from slipstream_engine.messages import (
 from slipstream_engine.rankprocess import MODULE, RankProcess
 from slipstream_engine.request import Request
 
+# Longer than any step takes: 512 tokens of a model of 7 billion weights are half a minute on a CPU.
+_SILENT_S = 120.0
 _NO_LOAD = Load(num_running=0, num_waiting=0, num_pages_used=0, num_pages_cached=0, num_pages=1)
 
 
@@ -85,8 +88,11 @@ class RankClient:
         self,
         ranks: Sequence[RankProcess],
         meeting: ExitStack,
+        silent_s: float,
     ) -> None:
         self._ranks = ranks
+        self._silent_s = silent_s
+        self._latest_sign_s = time.monotonic()
         # Where several ranks found each other; closed with them.
         self._meeting = meeting
         # Told of every step, after its tokens were delivered.
@@ -102,8 +108,18 @@ class RankClient:
         self.ended = asyncio.create_task(self._follow())
 
     @classmethod
-    async def start(cls, config: str, num_ranks: int = 1, *, module: str = MODULE) -> "RankClient":
-        """Start the processes and hand them the configuration; they load the model meanwhile."""
+    async def start(
+        cls,
+        config: str,
+        num_ranks: int = 1,
+        *,
+        module: str = MODULE,
+        silent_s: float = _SILENT_S,
+    ) -> "RankClient":
+        """Start the processes and hand them the configuration; they load the model meanwhile.
+
+        Ranks that have work and say nothing for `silent_s` hang: that is the replica's end.
+        """
         ranks: list[RankProcess] = []
         meeting, rendezvous = ExitStack(), ""
         try:
@@ -119,7 +135,7 @@ class RankClient:
                 rank.kill()
             meeting.close()
             raise
-        return cls(ranks, meeting)
+        return cls(ranks, meeting, silent_s)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -140,6 +156,8 @@ class RankClient:
         if self._refusal is not None:
             raise self._refusal
         mailbox = Mailbox(requests)
+        if not self._open:
+            self._latest_sign_s = time.monotonic()
         try:
             for request in requests:
                 self._open[request.id] = _Open(mailbox, request.num_samples)
@@ -187,10 +205,15 @@ class RankClient:
         listening = [
             asyncio.create_task(self._listen(index, rank)) for index, rank in enumerate(self._ranks)
         ]
-        await asyncio.wait(listening, return_when=asyncio.FIRST_COMPLETED)
-        self._failure = await listening[self._signs[0]]
+        watching = asyncio.create_task(self._watch())
+        await asyncio.wait([*listening, watching], return_when=asyncio.FIRST_COMPLETED)
+        hangs = watching.done()
+        watching.cancel()
+        self._failure = watching.result() if hangs else await listening[self._signs[0]]
         # None of them can go on without the others.
         for rank in self._ranks:
+            if hangs:
+                rank.kill()
             rank.close()
         for asked in self._open.values():
             asked.mailbox.fail(RankError(self._failure))
@@ -199,6 +222,16 @@ class RankClient:
         await asyncio.gather(*listening, *(rank.wait() for rank in self._ranks))
         self._meeting.close()
         return self._failure
+
+    async def _watch(self) -> Failed:
+        """Returns when ranks that have work have been silent for too long."""
+        while True:
+            await asyncio.sleep(self._silent_s / 10)
+            silent_s = time.monotonic() - self._latest_sign_s
+            if self._open and silent_s > self._silent_s:
+                return Failed(
+                    Reason.CONTAINER_FAILED, f"requests run, but no step ended for {silent_s:.0f} s"
+                )
 
     async def _listen(self, index: int, rank: RankProcess) -> Failed:
         """Its last words, or how it ended."""
@@ -219,7 +252,7 @@ class RankClient:
         return Failed(failure.reason, f"rank {index}: {failure.message}", failure.field)
 
     def _deliver(self, step: Step) -> None:
-        now_s = time.monotonic()
+        now_s = self._latest_sign_s = time.monotonic()
         self.load = step.load
         for request_id in step.admitted:
             if (asked := self._open.get(request_id)) is not None:

@@ -16,7 +16,7 @@ import pytest_asyncio
 from slipstream_api import config as configs
 from slipstream_engine import apierror, internal
 from slipstream_engine.messages import Failed
-from slipstream_engine.rankclient import RankClient, RankError
+from slipstream_engine.rankclient import Mailbox, RankClient, RankError
 from slipstream_engine.request import Request, SamplingParams
 from tests.engine import fakerank, side
 from tests.engine.side import CHAT, PLAIN, Side
@@ -227,6 +227,32 @@ async def test_the_death_of_any_rank_ends_the_replica_with_its_name(victim: int)
         for pid in pids:
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
+
+
+async def _take_all(mailbox: Mailbox) -> None:
+    while True:
+        await mailbox.take()
+
+
+async def test_a_rank_that_hangs_with_work_is_the_replicas_end() -> None:
+    config = configs.dump(side.config())
+    client = await RankClient.start(config, module=side.MODULE, silent_s=1.0)
+    await client.wait_loaded()
+    # Without work it may be silent.
+    await asyncio.sleep(1.5)
+    assert client.is_alive
+    request = Request("a", (1, 2, 3), 100_000, SamplingParams(), frozenset())
+    with client.ask([request]) as mailbox:
+        await mailbox.take()
+        (pid,) = client.pids
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(RankError, match="requests run, but no step ended for 1 s"):
+            await asyncio.wait_for(_take_all(mailbox), 20)
+        assert 0.5 < time.monotonic() - began < 8
+    await client.ended
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 async def test_ranks_are_told_their_place_and_a_meeting_place_that_is_gone_afterwards() -> None:

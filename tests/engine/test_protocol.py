@@ -138,6 +138,19 @@ def test_what_is_not_implemented_is_refused_by_name(field: str) -> None:
     assert caught.value.param == field
 
 
+@pytest.mark.parametrize(
+    ("count", "code"), [(100, "unsupported_parameter"), (101, "invalid_value")]
+)
+def test_faults_beyond_a_hundred_are_counted_not_named(count: int, code: str) -> None:
+    """Each that is written down takes time, and a body has room for millions."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    strange = dict.fromkeys((f"k{i}" for i in range(count)), 1)
+    with pytest.raises(ApiError) as caught:
+        protocol.parse(ChatRequest, json.dumps(body | strange).encode())
+    assert (caught.value.status, caught.value.code) == (400, code)
+    assert ("101 faults" in str(caught.value)) == (count == 101)
+
+
 @pytest.mark.parametrize("field", ["temprature", "reasoning", "thinking", "cache_salt", "input"])
 def test_fields_that_nobody_knows_are_refused_even_as_null(field: str) -> None:
     for value in (None, 1):
