@@ -71,7 +71,8 @@ LAYERS = (
     ),
     Layer(
         "engine",
-        360,
+        # A minute of bad clients, and the real model against transformers.
+        720,
         (pytest("-m", NO_CLUSTER, "tests/engine", "tests/kernels"),),
         full_factor=20,
     ),
