@@ -1,5 +1,9 @@
 """Apply a model, wait until it is Ready, and talk to it through the gateway."""
 
+import os
+import re
+from pathlib import Path
+
 import httpx
 import openai
 import pytest
@@ -36,6 +40,13 @@ def test_an_applied_model_becomes_ready_and_streams_an_answer(
         assert "Paris" in "".join(pieces)
         assert completion_tokens > 0
         assert len([p for p in pieces if p]) > 1
+    (pod,) = models.pods("solo")
+    log = models.kubectl("logs", pod["metadata"]["name"])
+    source = re.search(r"products by ([\w-]+)", log)
+    assert source is not None, log
+    # On a node that is this machine: what was compiled here is seen in the Pod.
+    if "SLIPSTREAM_KUBECONFIG" not in os.environ and " avx2 " in Path("/proc/cpuinfo").read_text():
+        assert source[1].startswith("native-")
 
 
 def test_two_models_stand_side_by_side_and_the_gateway_lists_both(

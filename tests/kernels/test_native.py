@@ -103,6 +103,11 @@ def test_what_is_no_number_stays_none(library: Native, poison: float) -> None:
     assert bool(library.rms_norm(x, torch.ones(64), 1e-5)[1].isnan().any())
 
 
+def test_no_rows_give_no_rows(library: Native) -> None:
+    packed = weights.pack(*codes_of(4, 16, 64), 4)
+    assert library.linear(torch.empty(0, 64), packed, None).shape == (0, 16)
+
+
 def test_a_row_of_zeros_gives_the_bias(library: Native) -> None:
     packed = weights.pack(*codes_of(4, 16, 64), 4)
     bias = torch.arange(16.0)
