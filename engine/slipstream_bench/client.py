@@ -67,8 +67,11 @@ class Endpoint:
     ) -> None:
         await self._session.close()
 
-    async def models(self) -> tuple[str, ...] | None:
-        """The names it answers to; None where it does not list them. Raises EndpointError."""
+    async def models(self) -> dict[str, str] | None:
+        """The names it answers to, and the model that each stands for.
+
+        None where it does not list them. Raises EndpointError.
+        """
         url = f"{self._url}/models"
         try:
             async with asyncio.timeout(_LIST_S), self._session.get(url) as response:
@@ -84,8 +87,8 @@ class Endpoint:
             return None
         try:
             found = json.loads(text)
-            return tuple(str(model["id"]) for model in found["data"])
-        except (ValueError, TypeError, KeyError):
+            return {str(m["id"]): str(m.get("root") or m["id"]) for m in found["data"]}
+        except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
     async def send(

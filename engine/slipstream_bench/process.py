@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -62,8 +62,11 @@ async def measure(plan: Plan, notes: Console) -> Outcome:
         return await _measure(plan, model, send, sessions, notes)
 
 
-def choose_model(wanted: str | None, listed: Sequence[str] | None, url: str) -> str:
-    """`listed`: what the endpoint answers to, None where it does not say. Raises EndpointError."""
+def choose_model(wanted: str | None, listed: Mapping[str, str] | None, url: str) -> str:
+    """`listed`: names and the models they stand for, None where the endpoint does not say.
+
+    Raises EndpointError.
+    """
     if listed is None:
         if wanted is None:
             raise EndpointError(
@@ -73,10 +76,11 @@ def choose_model(wanted: str | None, listed: Sequence[str] | None, url: str) -> 
         return wanted
     if wanted is not None and wanted in listed:
         return wanted
-    if wanted is None and len(listed) == 1:
-        return listed[0]
+    if wanted is None and len(set(listed.values())) == 1:
+        return next(iter(listed))
     rest = len(listed) - _NAMES_SHOWN
-    names = ", ".join(listed[:_NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+    shown = ", ".join(list(listed)[:_NAMES_SHOWN])
+    names = shown + (f" and {rest} more" if rest > 0 else "")
     if wanted is None:
         raise EndpointError(f"choose with --model: {names or 'the endpoint has no model'}")
     raise EndpointError(f"the endpoint has no model '{wanted}'; it has: {names or 'none'}")

@@ -127,6 +127,8 @@ def _card(name: str, model: Model) -> dict[str, Any]:
         "object": "model",
         "created": 0 if created is None else int(created.timestamp()),
         "owned_by": model.namespace,
+        # As vLLM has it: names with one root are one model.
+        "root": model.qualified_name,
     }
 
 

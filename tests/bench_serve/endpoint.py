@@ -106,6 +106,8 @@ class Stand:
 
     answer: Answer
     models: tuple[str, ...] | None = ("small",)
+    # What names stand for, where a listing says so.
+    roots: dict[str, str] = field(default_factory=dict)
     port: int = 0
     seen: list[tuple[dict[str, Any], dict[str, str]]] = field(default_factory=list)
     num_open: int = 0
@@ -118,7 +120,8 @@ class Stand:
     async def list_models(self, request: web.Request) -> web.StreamResponse:
         if self.models is None:
             raise web.HTTPNotFound
-        return web.json_response({"data": [{"id": name} for name in self.models]})
+        cards = [{"id": name, "root": self.roots.get(name)} for name in self.models]
+        return web.json_response({"data": cards})
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

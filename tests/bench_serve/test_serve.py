@@ -340,6 +340,13 @@ def test_a_model_that_is_not_there_is_answered_with_those_that_are(endpoint: Sta
     assert endpoint.seen == []
 
 
+def test_several_names_of_one_model_leave_nothing_to_choose(endpoint: Stand) -> None:
+    endpoint.models = ("agents/small", "fast", "small")
+    endpoint.roots = dict.fromkeys(endpoint.models, "agents/small")
+    assert typed("--url", endpoint.url, "--requests", "1").exit_code == 0
+    assert endpoint.seen[0][0]["model"] == "agents/small"
+
+
 def test_an_endpoint_that_lists_no_models_needs_a_name(endpoint: Stand) -> None:
     endpoint.models = None
     assert "pass --model" in typed("--url", endpoint.url).stderr

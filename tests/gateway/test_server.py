@@ -104,6 +104,7 @@ async def test_every_name_is_listed_in_openais_shape() -> None:
             "object": "model",
             "created": 1767225600,
             "owned_by": "agents",
+            "root": "agents/coder",
         }
         for name, owner in (("fast-coder", "agents"), ("b/other", "b")):
             async with gateway.client.get(gateway.url + f"/v1/models/{name}") as answer:
