@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_bench import agent, chat, dataset, edit, packages, releases, words
@@ -19,6 +19,7 @@ from slipstream_bench.errors import WorkloadError
 from slipstream_bench.releases import Releases
 from slipstream_bench.session import Message, Session, body, grow
 from slipstream_bench.shapes import AgentShape
+from tests.depth import cases
 
 
 def take(number: int, rate_per_s: float, seed: int, burstiness: float = 1.0) -> list[float]:
@@ -241,7 +242,7 @@ def test_a_bad_dataset_line_is_named(tmp_path: Path, line: str, message: str) ->
         dataset.load(path)
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(st.binary(max_size=200))
 def test_any_bytes_as_a_dataset_are_requests_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

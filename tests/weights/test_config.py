@@ -4,12 +4,13 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_weights import huggingface, sizes
 from slipstream_weights.checkpoint import Checkpoint, expected_tensors
 from slipstream_weights.errors import ModelInvalid
+from tests.depth import cases
 from tests.engine import tiny
 
 _PATH = "model/config.json"
@@ -191,7 +192,7 @@ _ODD = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@cases(300)
 @given(data=st.data())
 def test_any_config_is_read_or_refused_and_never_counted_out(data: st.DataObject) -> None:
     document = tiny.config(data.draw(st.sampled_from(("mistral", "qwen3_moe", "glm4_moe"))))

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from gguf import GGUFWriter
 from gguf.constants import GGMLQuantizationType, GGUFValueType
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_weights import gguf_header, source
 from slipstream_weights.checkpoint import Checkpoint, RopeFactors
 from slipstream_weights.errors import ModelInvalid, ModelNotFound
+from tests.depth import cases
 from tests.engine import tiny
 from tests.weights import gguf_files
 
@@ -285,7 +286,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return gguf_files.write(path, document, tensors, kind=kind).read_bytes()
 
 
-@settings(max_examples=100)
+@cases(100)
 @given(data=st.data())
 def test_a_file_cut_anywhere_is_refused_and_never_crashes(
     whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -299,7 +300,7 @@ def test_a_file_cut_anywhere_is_refused_and_never_crashes(
         source.open_checkpoint(path)
 
 
-@settings(max_examples=200)
+@cases(200)
 @given(data=st.data())
 def test_a_header_with_a_changed_byte_is_read_or_refused_and_never_crashes(
     whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gguf import quants
 from gguf.constants import GGMLQuantizationType
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
@@ -17,6 +17,7 @@ from slipstream_weights import huggingface, source
 from slipstream_weights.checkpoint import Array, OpenCheckpoint, expected_tensors
 from slipstream_weights.errors import ModelInvalid
 from slipstream_weights.grouped import Grouped
+from tests.depth import cases
 from tests.engine import tiny
 from tests.weights import gguf_files
 
@@ -237,7 +238,7 @@ def _slices(size: int) -> st.SearchStrategy[slice | None]:
     return st.none() | st.builds(slice, ends, ends)
 
 
-@settings(max_examples=300)
+@cases(300)
 @given(data=st.data())
 def test_a_part_read_alone_is_the_part_of_the_whole(
     forms: list[OpenCheckpoint], data: st.DataObject

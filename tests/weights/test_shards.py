@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from slipstream_weights import source
 from slipstream_weights.errors import CheckpointError, ModelInvalid
+from tests.depth import cases
 from tests.engine import tiny
 
 _INDEX = "model.safetensors.index.json"
@@ -202,7 +203,7 @@ _DOCUMENTS = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@cases(200)
 @given(document=_DOCUMENTS, data=st.binary(max_size=32))
 def test_any_header_is_read_or_refused(whole: Path, document: object, data: bytes) -> None:
     path = whole / "model.safetensors"
@@ -216,7 +217,7 @@ def test_any_header_is_read_or_refused(whole: Path, document: object, data: byte
         path.write_bytes(kept)
 
 
-@settings(max_examples=200)
+@cases(200)
 @given(data=st.data())
 def test_a_changed_byte_of_a_header_is_read_or_refused(whole: Path, data: st.DataObject) -> None:
     path = whole / "model.safetensors"
@@ -238,7 +239,7 @@ def test_a_changed_byte_of_a_header_is_read_or_refused(whole: Path, data: st.Dat
         path.write_bytes(kept)
 
 
-@settings(max_examples=50)
+@cases(50)
 @given(data=st.data())
 def test_a_file_cut_anywhere_is_refused(whole: Path, data: st.DataObject) -> None:
     path = whole / "model.safetensors"
