@@ -21,7 +21,7 @@ test: ## everything CI runs
 	@$(RUN) all
 
 test-fast: environment ## no cluster, under two minutes
-	@$(BIN)/pytest -q -m "not slow and not controlplane and not cluster" tests
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not controlplane and not cluster" tests
 
 test-full: ## the same tests with ten thousand cases each; record the figures in tests/FULL_RUN.md
 	@$(RUN) all --depth full

@@ -119,6 +119,7 @@ def test_every_answer_is_the_naive_loops_and_no_page_is_ever_in_the_wrong_place(
     simulation.check_empty()
 
 
+@pytest.mark.slow  # half a minute
 @_CASES
 @given(
     requests=st.lists(_requests, min_size=2, max_size=6),

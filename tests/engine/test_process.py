@@ -16,6 +16,8 @@ from safetensors.numpy import load_file, save_file
 from slipstream_api.conditions import Reason
 from tests.engine import served, tiny
 
+pytestmark = pytest.mark.slow  # a process a test
+
 _CHAT = "/v1/chat/completions"
 
 

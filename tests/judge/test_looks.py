@@ -11,6 +11,8 @@ import pytest
 from slipstream_judge import means, shares, split
 from tests.judge import paths
 
+pytestmark = pytest.mark.slow  # thousands of simulated rollouts
+
 LOOKS = 1000
 LEVEL = 0.05
 CHECKS = 8

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from slipstream_weights import export, source
 from slipstream_weights.checkpoint import OpenCheckpoint
@@ -66,8 +65,11 @@ def test_a_folder_and_its_export_are_one_model(tmp_path: Path, architecture: str
     assert all(np.array_equal(found[name], values) for name, values in opened.tensors())
 
 
+@pytest.mark.slow  # transformers alone takes ten seconds to import
 @pytest.mark.parametrize("architecture", _ARCHITECTURES)
 def test_transformers_reads_an_export(tmp_path: Path, architecture: str) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     # transformers has code of its own for Qwen2's tokeniser, whatever the folder says.
     fields = {"pre": "qwen2"} if architecture == "qwen2" else {}
     opened = _file(tmp_path / "m.gguf", tiny.config(architecture), fields=fields)

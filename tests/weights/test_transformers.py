@@ -7,17 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from slipstream_weights import huggingface, source
 from tests.engine import tiny
 from tests.weights import gguf_files
+
+pytestmark = pytest.mark.slow  # transformers alone takes ten seconds to import
 
 _ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe")
 
 
 def _save(folder: Path, document: dict[str, Any], **options: Any) -> dict[str, Any]:
     """A random model written by transformers, and its tensors."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     fields = {name: value for name, value in document.items() if name != "architectures"}
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields)).eval()
