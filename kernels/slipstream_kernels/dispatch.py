@@ -110,6 +110,10 @@ def for_device(device: torch.device) -> Kernels:
     )
 
 
+# The operations whose matrices may be in codes.
+_TAKING_WEIGHTS = frozenset({"linear", "experts"})
+
+
 def with_bundle(kernels: Kernels, folder: Path, sha256: str, device: torch.device) -> Kernels:
     """`kernels` with every operation that the bundle has, each checked against its reference.
 
@@ -119,9 +123,6 @@ def with_bundle(kernels: Kernels, folder: Path, sha256: str, device: torch.devic
     for name in _TAKING_WEIGHTS & implementations.keys():
         implementations[name] = _for_dense(implementations[name], getattr(kernels, name))
     return replace(kernels, **implementations)
-
-
-_TAKING_WEIGHTS = frozenset({"linear", "experts"})
 
 
 def _for_dense(

@@ -197,13 +197,12 @@ class _Work(NamedTuple):
 
 
 def _divided(spans: list[Span]) -> _Work:
-    is_long = [
-        span.end - span.start > _FEW_TOKENS and span.context_len > _SHORT_CONTEXT for span in spans
-    ]
-    own = [span for span, far in zip(spans, is_long, strict=True) if not far]
-    return _Work(
-        spans, _facts(own), [span for span, far in zip(spans, is_long, strict=True) if far]
-    )
+    own: list[Span] = []
+    long: list[Span] = []
+    for span in spans:
+        is_long = span.end - span.start > _FEW_TOKENS and span.context_len > _SHORT_CONTEXT
+        (long if is_long else own).append(span)
+    return _Work(spans, _facts(own), long)
 
 
 def _facts(spans: list[Span]) -> tuple[Tensor, Tensor] | None:
