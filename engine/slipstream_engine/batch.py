@@ -6,6 +6,7 @@ Integers and floats alone, so that a batch can be sent to every rank; knows no t
 from dataclasses import dataclass
 
 from slipstream_engine.request import FinishReason, SamplingParams
+from slipstream_engine.spec.draft import Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,9 @@ class Draw:
     `position` is where the new token will stand. `history` holds the tokens before it and is
     empty unless `sampling.needs_history`; its first `num_prompt_tokens` are the prompt.
     `banned` are never drawn: end tokens of an answer that is still too short.
+    `allowed`: a bit for each token, the lowest of the first byte for token 0; only those that are
+    set may be drawn; no bytes allow all. `proposal`: the draft's next token `drafted`
+    was drawn from it, and is taken or replaced so that the result is the model's own distribution.
     """
 
     row: int
@@ -26,19 +30,25 @@ class Draw:
     history: tuple[int, ...] = ()
     num_prompt_tokens: int = 0
     banned: tuple[int, ...] = ()
+    allowed: bytes = b""
+    drafted: int = -1
+    proposal: Proposal | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive tokens of one sequence.
+    """Consecutive tokens of one sequence, the drafted ones after its own.
 
-    They stand at [start ─ start + len(tokens)); `pages` hold everything up to there, in order.
+    Their keys and values stand at [start ─ start + len(tokens)); `pages` hold everything up to
+    there, in order. `ancestors`: () for a chain; of a tree, for each of the tokens a mask of those
+    that it sees of them (bit j: token j), itself included.
     """
 
     start: int
     tokens: tuple[int, ...]
     pages: tuple[int, ...]
     draws: tuple[Draw, ...] = ()
+    ancestors: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -49,12 +59,15 @@ class Chunk:
 class Batch:
     """One forward pass.
 
-    `copies`: (source page, target page), made before it (copy on write); no page is a source and
-    a target, so their order means nothing. `num_prefill_tokens` of its tokens are prompts.
+    Before it, first `moves` are made, (source row, target row) of the pool, all at once: the
+    accepted path of a tree draws together. Then `copies`, (source page, target page), copy on
+    write; no page is a source and a target, so their order means nothing.
+    `num_prefill_tokens` of its tokens are prompts.
     """
 
     chunks: tuple[Chunk, ...]
     copies: tuple[tuple[int, int], ...] = ()
+    moves: tuple[tuple[int, int], ...] = ()
     num_prefill_tokens: int = 0
 
     @property

@@ -51,7 +51,8 @@ class Request:
     `end_tokens` are the model's and the client's stop ids together: the answer ends at one, and
     the token is no part of it. Below `min_tokens` they are never drawn. `root_key` is the start
     of the prompt's chain of page keys: two requests share pages only when theirs are equal.
-    Lower `priority` goes first.
+    Lower `priority` goes first. `prediction`: tokens that the answer will probably repeat, which
+    change nothing but its speed; `is_predicted`: the client named them, and is told what they gave.
     """
 
     id: str
@@ -63,3 +64,5 @@ class Request:
     num_samples: int = 1
     priority: int = 0
     root_key: bytes = b""
+    prediction: tuple[int, ...] = ()
+    is_predicted: bool = False

@@ -1,0 +1,81 @@
+"""What a draft is and what drafts; integers only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+# The id of a request and the index of a sample of it.
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The distribution that a drafted token was really drawn from.
+
+    `tokens` are all that could be drawn, `probs` their probabilities, which add up to 1.
+    """
+
+    tokens: tuple[int, ...]
+    probs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens that may come next; none is a draft too.
+
+    A chain, or a tree in topological order: `parents[i]` < i is the token before token i, and -1
+    the sequence's last token; () is a chain. `accept[i]` estimates the chance that token i is the
+    model's, given that its parent is. `proposals`: only of a draft whose tokens were drawn.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    accept: tuple[float, ...] = ()
+    source: str = "none"
+    proposals: tuple[Proposal, ...] = ()
+
+    def parent(self, index: int) -> int:
+        return self.parents[index] if self.parents else index - 1
+
+
+NO_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What there is to draft from when a sequence starts.
+
+    `prediction`: what the answer will probably repeat, from the request's own field or from the
+    code in its prompt. `tenant`: whose past answers may be drafted from.
+    """
+
+    key: Key
+    prompt: tuple[int, ...]
+    prediction: tuple[int, ...] = ()
+    tenant: bytes = b""
+
+
+class Drafter(Protocol):
+    """Only `commit` moves its state, and `propose` changes nothing that it answers later."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """Residual boundaries of the target that `commit` wants: b is before layer b."""
+        ...
+
+    def start(self, subject: Subject) -> None: ...
+
+    def propose(self, asked: Sequence[tuple[Key, int]]) -> list[Draft]:
+        """For each sequence a draft of at most so many tokens."""
+        ...
+
+    def commit(self, key: Key, tokens: Sequence[int], features: object | None = None) -> None:
+        """Exactly the tokens that became output."""
+        ...
+
+    def stop(self, key: Key, finished: bool) -> None:
+        """`finished`: the output is whole and may be learnt from."""
+        ...
