@@ -67,8 +67,8 @@ class Batch:
 
     chunks: tuple[Chunk, ...]
     copies: tuple[tuple[int, int], ...] = ()
-    moves: tuple[tuple[int, int], ...] = ()
     num_prefill_tokens: int = 0
+    moves: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:

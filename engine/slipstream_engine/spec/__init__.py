@@ -1,1 +1,1 @@
-"""Drafts: where they come from, how long they are, and which of their tokens are the model's own."""
+"""Drafts: where they come from, how long they are, and what of them is the model's own."""
