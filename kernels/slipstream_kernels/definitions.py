@@ -69,7 +69,9 @@ def _silu_mul(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]
 
 
 def _attention(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:
-    """Two sequences: one in a single run of rows, one in scattered pages."""
+    """Three sequences: one in a single run of rows; one in scattered pages; and a tree of tokens,
+    in the scattered pages again.
+    """
     kv_heads, size = shape["kv_heads"], shape["head_dim"]
     tokens, context = shape["tokens"], shape["context"]
     page = 4
@@ -83,14 +85,26 @@ def _attention(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...
     spans = [
         Span(0, tokens, ((2, context),)),
         Span(tokens, 2 * tokens, tuple(runs)),
+        Span(2 * tokens, 3 * tokens, tuple(runs), _tree(tokens, g)),
     ]
     pool = (num_pages * page, kv_heads, size)
     return (
-        _normal(g, dtype, 2 * tokens, shape["heads"], size),
+        _normal(g, dtype, 3 * tokens, shape["heads"], size),
         _normal(g, dtype, *pool),
         _normal(g, dtype, *pool),
         spans,
     )
+
+
+def _tree(tokens: int, g: Generator) -> tuple[int, ...]:
+    """`Span.ancestors` of a tree in which every token but the first has any of those before it
+    as its parent.
+    """
+    masks = [1]
+    for token in range(1, tokens):
+        parent = int(torch.randint(token, (1,), generator=g))
+        masks.append(masks[parent] | 1 << token)
+    return tuple(masks)
 
 
 def _decode(shape: Shape, dtype: torch.dtype, g: Generator) -> tuple[Any, ...]:

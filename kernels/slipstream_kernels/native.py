@@ -156,7 +156,7 @@ class Native:
         output = torch.empty(query.shape)
         for span in work.long:
             rows = query[span.start : span.end]
-            output[span.start : span.end] = cpu.attend(rows, keys, values, span.runs)
+            output[span.start : span.end] = cpu.attend(rows, keys, values, span)
         if work.tokens_and_runs is not None:
             self._attend(query, keys, values, work.tokens_and_runs, output)
         return output
@@ -200,7 +200,11 @@ def _divided(spans: list[Span]) -> _Work:
     own: list[Span] = []
     long: list[Span] = []
     for span in spans:
-        is_long = span.end - span.start > _FEW_TOKENS and span.context_len > _SHORT_CONTEXT
+        is_long = (
+            span.end - span.start > _FEW_TOKENS
+            and span.context_len > _SHORT_CONTEXT
+            and not span.ancestors
+        )
         (long if is_long else own).append(span)
     return _Work(spans, _facts(own), long)
 
@@ -210,11 +214,33 @@ def _facts(spans: list[Span]) -> tuple[Tensor, Tensor] | None:
     tokens: list[tuple[int, int, int]] = []
     runs: list[tuple[int, int]] = []
     for span in spans:
+        past = span.past_len
+        if span.ancestors:
+            # A sequence of its own each: what stands before the tree, and the way down to it.
+            before, own = _rows_of(span)
+            for row, mask in enumerate(span.ancestors, span.start):
+                tokens.append((row, past + mask.bit_count(), len(runs)))
+                runs += before
+                runs += [(own[token], 1) for token in range(len(own)) if mask >> token & 1]
+            continue
         first = len(runs)
         runs += span.runs
-        past = span.context_len - (span.end - span.start)
         tokens += [(row, past + row - span.start + 1, first) for row in range(span.start, span.end)]
     return (torch.tensor(tokens), torch.tensor(runs)) if tokens else None
+
+
+def _rows_of(span: Span) -> tuple[list[tuple[int, int]], list[int]]:
+    """The runs of what stands before a span, and the row of each of its tokens."""
+    before: list[tuple[int, int]] = []
+    own: list[int] = []
+    left = span.past_len
+    for first, length in span.runs:
+        taken = min(length, left)
+        if taken:
+            before.append((first, taken))
+        own += range(first + taken, first + length)
+        left -= taken
+    return before, own
 
 
 @functools.cache

@@ -19,15 +19,44 @@ class Span:
 
     Its queries are rows `start:end` of the batch and the last `end - start` of its tokens. Its
     keys lie in `runs`, in token order: (first row, number of rows) of the flattened pool.
+
+    All of them see the tokens before the span. Of the span each sees itself and those before it,
+    or, where `ancestors` are given, those whose bits its mask has: bit j of `ancestors[i]` is the
+    span's token j. The masks are those of a tree (or of several) in topological order: of a root
+    its own bit, of any other its parent's and its own. Raises ValueError: they are not.
+
+    A tree of a root with two children, the second of which has one:
+
+    >>> Span(0, 4, ((0, 9),), (0b1, 0b11, 0b101, 0b1101)).context_len
+    9
     """
 
     start: int
     end: int
     runs: tuple[tuple[int, int], ...]
+    ancestors: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.ancestors:
+            return
+        if len(self.ancestors) != self.end - self.start:
+            raise ValueError(f"{len(self.ancestors)} masks of {self.end - self.start} tokens")
+        for token, mask in enumerate(self.ancestors):
+            others = mask ^ (1 << token)
+            # The last of its ancestors is its parent, which has all the others.
+            if others and not (
+                0 < others < 1 << token and self.ancestors[others.bit_length() - 1] == others
+            ):
+                raise ValueError(f"{mask:b} is not the mask of token {token} of a tree")
 
     @property
     def context_len(self) -> int:
         return sum(length for _, length in self.runs)
+
+    @property
+    def past_len(self) -> int:
+        """How many tokens stand before the span."""
+        return self.context_len - (self.end - self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +148,7 @@ def write_kv(pool: Tensor, slots: Tensor, values: Tensor) -> None:
 
 
 def paged_attention(query: Tensor, keys: Tensor, values: Tensor, spans: list[Span]) -> Tensor:
-    """Causal attention of a ragged batch over paged keys and values.
+    """Attention of a ragged batch over paged keys and values: causal, or of trees (`Span`).
 
     query: [tokens, heads, head_dim]; keys, values: [rows, KV heads, head_dim] of one layer's
     pool, which may have another type; the result has query's shape and type. Heads share KV
@@ -135,14 +164,26 @@ def paged_attention(query: Tensor, keys: Tensor, values: Tensor, spans: list[Spa
             pool.index_select(0, rows).to(query.dtype).transpose(0, 1).unsqueeze(0)
             for pool in (keys, values)
         )
-        count = span.end - span.start
-        mask = torch.ones(count, len(rows), dtype=torch.bool, device=q.device)
-        mask = mask.tril(len(rows) - count)
+        past = torch.ones(span.end - span.start, span.past_len, dtype=torch.bool)
+        mask = torch.cat((past, own_mask(span)), dim=1).to(q.device)
         attended = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, enable_gqa=is_grouped
         )
         output[span.start : span.end] = attended.squeeze(0).transpose(0, 1)
     return output
+
+
+def own_mask(span: Span) -> Tensor:
+    """Which of the span's tokens each of them sees: [tokens, tokens], bool.
+
+    >>> own_mask(Span(0, 3, ((0, 3),), (0b1, 0b11, 0b101))).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
+    """
+    count = span.end - span.start
+    if not span.ancestors:
+        return torch.ones(count, count, dtype=torch.bool).tril()
+    rows = [[mask >> token & 1 for token in range(count)] for mask in span.ancestors]
+    return torch.tensor(rows, dtype=torch.bool)
 
 
 def paged_decode(

@@ -146,6 +146,30 @@ def test_a_folder_that_is_not_there_or_has_no_manifest_is_refused(tmp_path: Path
         load(tmp_path, bundle.digest({}))
 
 
+_ATTENTION = """
+from slipstream_kernels import reference
+from slipstream_kernels.reference import Span
+
+def attention(query, keys, values, spans):
+    return reference.paged_attention(query, keys, values, spans)
+"""
+
+
+def test_attention_that_knows_no_trees_is_refused(tmp_path: Path) -> None:
+    shape = {"tokens": 5, "context": 9, "heads": 2, "kv_heads": 1, "head_dim": 8}
+    blind = _ATTENTION.replace("spans)\n", "[Span(s.start, s.end, s.runs) for s in spans])\n")
+    assert blind.count("Span(") == 1
+    for source in (_ATTENTION, blind):
+        sha256 = write(
+            tmp_path, source, function="attention", operation="paged_attention", shapes=[shape]
+        )
+        if source is blind:
+            with pytest.raises(BundleError, match="differs by"):
+                load(tmp_path, sha256)
+        else:
+            assert load(tmp_path, sha256).sources()["paged_attention"].startswith("tried@")
+
+
 _PRODUCT = """
 import torch
 

@@ -216,6 +216,34 @@ def test_attention_reads_every_kind_of_pool_and_no_row_of_others(
     assert torch.equal(alone[0], answer[count])
 
 
+@pytest.mark.parametrize("pool_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("past", [0, 1, 31, 470, 1300])
+def test_a_token_of_a_tree_is_answered_as_in_a_chain(
+    threaded: Native, pool_dtype: torch.dtype, past: int
+) -> None:
+    rng = torch.Generator().manual_seed(past)
+    keys, values = (torch.randn(1500, 2, 32, generator=rng).to(pool_dtype) for _ in range(2))
+    query = torch.randn(64, 6, 32, generator=rng)
+    # Pages of 16 backwards; a chain for a while, then branches of every length.
+    runs = tuple((1408 - 16 * page, 16) for page in range((past + 64) // 16))
+    runs += ((1450, (past + 64) % 16),) if (past + 64) % 16 else ()
+    rows = [row for first, length in runs for row in range(first, first + length)]
+    parents = [max(0, token - 1) if token < 20 else token * 7 % 23 for token in range(64)]
+    ancestors = [1]
+    for token in range(1, 64):
+        ancestors.append(ancestors[parents[token]] | 1 << token)
+    tree = [Span(0, 64, runs, tuple(ancestors))]
+    answer = threaded.paged_attention(query, keys, values, tree)
+    expected = reference.paged_attention(query, keys, values, tree)
+    assert float((answer - expected).abs().max()) < 1e-5
+    for token in (0, 19, 20, 41, 63):
+        way = [other for other in range(64) if ancestors[token] >> other & 1]
+        seen = rows[:past] + [rows[past + other] for other in way]
+        alone = [Span(0, 1, ((0, len(seen)),))]
+        last = threaded.paged_attention(query[token : token + 1], keys[seen], values[seen], alone)
+        assert torch.equal(last[0], answer[token])
+
+
 @pytest.mark.parametrize("tokens", [1, 9])
 def test_experts_in_codes_are_those_of_the_reference(library: Native, tokens: int) -> None:
     rng = torch.Generator().manual_seed(tokens)

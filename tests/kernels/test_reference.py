@@ -126,6 +126,47 @@ def test_paged_attention_equals_loops_over_scattered_pages(
         assert torch.allclose(result, torch.cat(expected), atol=1e-5)
 
 
+def test_a_token_of_a_tree_sees_what_stands_before_it_and_its_ancestors_alone(
+    rng: torch.Generator,
+) -> None:
+    parents = [-1, 0, 0, 2, 1, -1, 3]
+    ancestors: list[int] = []
+    for token, parent in enumerate(parents):
+        ancestors.append((0 if parent < 0 else ancestors[parent]) | 1 << token)
+    keys, values = (torch.randn(40, 2, 8, generator=rng) for _ in range(2))
+    query = torch.randn(7, 4, 8, generator=rng)
+    span = Span(0, 7, ((30, 6), (4, 5)), tuple(ancestors))
+    rows = [*range(30, 36), *range(4, 9)]
+    for implementation in (ops.paged_attention, cpu.paged_attention):
+        result = implementation(query, keys, values, [span])
+        for token, mask in enumerate(ancestors):
+            seen = rows[:4] + [rows[4 + other] for other in range(7) if mask >> other & 1]
+            expected = _attend_slowly(query[token : token + 1], keys[seen], values[seen], len(seen))
+            assert torch.allclose(result[token], expected[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "ancestors",
+    [
+        (0b1, 0b10),
+        (0b1,),
+        (0b1, 0b10, 0b100, 0b1000),
+        (0b1, 0b01, 0b100),
+        (0, 0b10, 0b100),
+        (0b1, 0b111, 0b100),
+        (0b1, 0b11, 0b110),
+        (0b1, 0b10, 0b111),
+        (0b1, 0b10, -0b100),
+        (0b11, 0b10, 0b100),
+    ],
+    ids=lambda masks: "-".join(map(bin, masks)),
+)
+def test_masks_that_are_no_trees_are_refused(ancestors: tuple[int, ...]) -> None:
+    assert Span(0, 3, ((0, 5),), (0b1, 0b11, 0b100)).past_len == 2
+    with pytest.raises(ValueError, match="mask"):
+        Span(0, 3, ((0, 5),), ancestors)
+
+
 def test_write_kv_changes_the_named_rows_and_no_other(rng: torch.Generator) -> None:
     pool = torch.zeros(6, 1, 4)
     rows = torch.randn(2, 1, 4, generator=rng)
