@@ -1,0 +1,164 @@
+"""Which drafter drafts: for each sequence and step the one of whose draft most is expected.
+
+It is a `Drafter` made of drafters. All of them learn what was committed, whoever drafted. One that
+fails is no reason to fail a request: it goes on without drafts, and the failure is counted.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from slipstream_engine.spec import lengths
+from slipstream_engine.spec.acceptance import Acceptance
+from slipstream_engine.spec.draft import NO_DRAFT, Draft, Drafter, Key, Subject
+
+# Of a failure: the drafter's name, the sequence, the exception.
+Report = Callable[[str, Key, Exception], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A drafter, and what drafting a token costs as a share of a step of the target.
+
+    One that costs nothing is always asked; another one only for sequences in which its draft will
+    probably be worth its time. `chance`: that its tokens are accepted, before any was seen.
+    """
+
+    drafter: Drafter
+    cost: float = 0.0
+    chance: float = 0.6
+
+
+class DraftError(ValueError):
+    """What a drafter answered is no draft."""
+
+
+class Chooser:
+    """The drafters, in the order in which they go first when the same is expected of them."""
+
+    name = "chooser"
+
+    def __init__(self, members: Sequence[Member], report: Report | None = None) -> None:
+        self._members = tuple(members)
+        self._report = report
+        self._acceptance = Acceptance()
+        # The sequences that may be drafted for: a failure takes one out.
+        self._active: set[Key] = set()
+        # What was offered for the step that is under way.
+        self._offered: dict[Key, Draft] = {}
+        # By the drafter's name; they only ever grow.
+        self.num_failures: Counter[str] = Counter()
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        return tuple(sorted({it for one in self._members for it in one.drafter.features}))
+
+    def start(self, subject: Subject) -> None:
+        self._active.add(subject.key)
+        self._acceptance.start(subject.key)
+        for member in self._members:
+            self._guarded(member.drafter, subject.key, member.drafter.start, subject)
+
+    def propose(self, asked: Sequence[tuple[Key, int]]) -> list[Draft]:
+        """Their estimates are corrected by what was accepted so far."""
+        best = [NO_DRAFT] * len(asked)
+        expected = [0.0] * len(asked)
+        for member in self._members:
+            wanted: list[tuple[int, Key, int]] = []
+            for index, (key, budget) in enumerate(asked):
+                length = self._length(member, key, budget, expected[index])
+                if length > 0:
+                    wanted.append((index, key, length))
+            for (index, key, _), draft in zip(wanted, self._drafts(member, wanted), strict=True):
+                if not draft.tokens or key not in self._active:
+                    continue
+                corrected = self._acceptance.corrected(key, draft)
+                # What it cost to draft is spent, whichever is taken.
+                gain = sum(lengths.reach(corrected))
+                if gain > expected[index]:
+                    best[index], expected[index] = corrected, gain
+        for (key, _), draft in zip(asked, best, strict=True):
+            self._offered[key] = draft
+        return best
+
+    def commit(self, key: Key, tokens: Sequence[int], features: object | None = None) -> None:
+        """Also what was drafted by nobody, or by another."""
+        offered = self._offered.pop(key, NO_DRAFT)
+        if key in self._active and offered.tokens:
+            self._acceptance.learn(key, offered, tokens)
+        for member in self._members:
+            if key in self._active:
+                drafter = member.drafter
+                given = features if drafter.features else None
+                self._guarded(drafter, key, drafter.commit, key, tokens, given)
+
+    def stop(self, key: Key, finished: bool) -> None:
+        """Of an answer for which drafting failed nothing is learnt."""
+        is_whole = finished and key in self._active
+        for member in self._members:
+            self._guarded(member.drafter, key, member.drafter.stop, key, is_whole)
+        self._active.discard(key)
+        self._offered.pop(key, None)
+        self._acceptance.stop(key)
+
+    def _length(self, member: Member, key: Key, budget: int, expected: float) -> int:
+        """How many tokens to ask for; 0 if the drafts so far will probably be better."""
+        if key not in self._active:
+            return 0
+        if member.cost == 0.0:
+            return budget
+        best_length, best_rate, gain, reached = 0, 1.0 + expected, 0.0, 1.0
+        for index in range(budget):
+            name = member.drafter.name
+            reached *= self._acceptance.chance(key, name, index, member.chance)
+            gain += reached
+            rate = (1.0 + gain) / (1.0 + (index + 1) * member.cost)
+            if rate > best_rate:
+                best_length, best_rate = index + 1, rate
+        return best_length
+
+    def _drafts(self, member: Member, wanted: Sequence[tuple[int, Key, int]]) -> list[Draft]:
+        """A failure of many is asked again one by one: those it does not concern keep theirs."""
+        if not wanted:
+            return []
+        drafter = member.drafter
+        asked = [(key, length) for _, key, length in wanted]
+        try:
+            return _checked(drafter.propose(asked), asked)
+        except Exception as error:
+            if len(asked) == 1:
+                self._failed(drafter, asked[0][0], error)
+                return [NO_DRAFT]
+        return [draft for one in wanted for draft in self._drafts(member, [one])]
+
+    def _guarded(
+        self, drafter: Drafter, key: Key, call: Callable[..., None], *arguments: object
+    ) -> None:
+        try:
+            call(*arguments)
+        except Exception as error:
+            self._failed(drafter, key, error)
+
+    def _failed(self, drafter: Drafter, key: Key, error: Exception) -> None:
+        self._active.discard(key)
+        self.num_failures[drafter.name] += 1
+        if self._report is not None:
+            self._report(drafter.name, key, error)
+
+
+def _checked(drafts: list[Draft], asked: Sequence[tuple[Key, int]]) -> list[Draft]:
+    """Raises DraftError for what no step could verify or nothing could be expected of."""
+    if len(drafts) != len(asked):
+        raise DraftError(f"{len(drafts)} drafts for {len(asked)} sequences")
+    for draft, (_, budget) in zip(drafts, asked, strict=True):
+        count = len(draft.tokens)
+        if count > budget or len(draft.accept) != count:
+            raise DraftError(f"{count} tokens with {len(draft.accept)} chances, {budget} wanted")
+        is_number = not math.isnan(math.fsum(draft.accept))
+        if count and not (is_number and min(draft.accept) >= 0 and max(draft.accept) <= 1):
+            raise DraftError(f"chances are no shares: {draft.accept}")
+        is_ordered = all(-1 <= parent < index for index, parent in enumerate(draft.parents))
+        if not is_ordered or len(draft.parents) not in (0, count):
+            raise DraftError(f"parents not in topological order: {draft.parents}")
+    return drafts
