@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from slipstream_engine.guides.spec import Guide
+
 
 class FinishReason(StrEnum):
     """OpenAI's words, plus `abort`, which no client ever sees."""
@@ -53,6 +55,7 @@ class Request:
     of the prompt's chain of page keys: two requests share pages only when theirs are equal.
     Lower `priority` goes first. `prediction`: tokens that the answer will probably repeat, which
     change nothing but its speed; `is_predicted`: the client named them, and is told what they gave.
+    `guide`: the form that the answer must have.
     """
 
     id: str
@@ -66,3 +69,4 @@ class Request:
     root_key: bytes = b""
     prediction: tuple[int, ...] = ()
     is_predicted: bool = False
+    guide: Guide | None = None

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
+from slipstream_engine.guides.spec import Vocabulary
+
 
 def _byte_of_character() -> dict[str, int]:
     """The published table of byte-level BPE: printable bytes stand for themselves."""
@@ -49,6 +51,11 @@ class TokenBytes:
         except UnicodeDecodeError:
             # OpenAI's way of writing part of a character.
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+    def vocabulary(self, size: int) -> Vocabulary:
+        """What the tokens of so many rows of logits are."""
+        special = {token: name for token, name in self._special.items() if token < size}
+        return Vocabulary(tuple(self.of(token) for token in range(size)), special)
 
     @property
     def longest(self) -> int:
