@@ -1,0 +1,206 @@
+"""The text of one answer, piece by piece, becomes content, thinking and calls.
+
+However the text is cut, the outcome is the same, and nothing that was given out is taken back. A
+call is given out whole, when all of it is there: an argument that is streamed could be cut off by
+the answer's limit, and a file half written is worse than one written late. A call that is not one,
+or not all of one, stays content. Markers inside of arguments are data.
+"""
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+
+from slipstream_engine.tools.arguments import Schema
+from slipstream_engine.tools.calls import Call, CallReader, NoCall
+from slipstream_engine.tools.formats import Formats
+from slipstream_engine.tools.waiting import WHITE, Waiting, num_certain
+
+_Steps = Generator[None, None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """What an answer may hold beside content.
+
+    `schemas`: the parameters of each offered tool by its name; no calls where it is empty.
+    `is_thinking`: the prompt has opened thinking. `max_calls`: the answer ends with so many.
+    """
+
+    formats: Formats = field(default_factory=Formats)
+    schemas: Mapping[str, Schema] = field(default_factory=dict)
+    is_thinking: bool = False
+    max_calls: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """All of its text is content."""
+        return self.formats.reasoning is None and not self.schemas
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is new and certain.
+
+    `num_decided`: characters of the whole text so far whose meaning is certain; `spans`: which of
+    the new ones are content.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    num_decided: int = 0
+    spans: tuple[tuple[int, int], ...] = ()
+
+
+class Parser:
+    """`push` what comes, `take` what is certain, `finish` once; `take` then gives the rest.
+
+    `is_full`: all calls are there that the answer may hold; what comes after counts for nothing.
+    `num_malformed`: what was meant as a call and stayed content.
+    """
+
+    def __init__(self, form: AnswerForm) -> None:
+        self._form = form
+        self._tools = form.formats.tools if form.schemas else None
+        self._reasoning = form.formats.reasoning
+        self._text = Waiting()
+        self._content: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[Call] = []
+        self._spans: list[tuple[int, int]] = []
+        self._reader = None if self._tools is None else CallReader(self._tools, form.schemas)
+        self._is_after_calls = False
+        self.num_calls = 0
+        self.num_malformed = 0
+        self.is_thinking = False
+        self.is_full = False
+        self._steps = self._run()
+        next(self._steps)
+
+    def push(self, text: str) -> None:
+        self._text.add(text)
+        next(self._steps)
+
+    def finish(self, *, is_whole: bool) -> None:
+        """`is_whole`: the model came to its own end; nothing cut it off."""
+        self._text.end(is_whole=is_whole)
+        for _ in self._steps:
+            pass
+
+    def take(self) -> Said:
+        said = Said(
+            "".join(self._content),
+            "".join(self._thoughts),
+            tuple(self._calls),
+            self._text.num_decided,
+            tuple(self._spans),
+        )
+        for taken in (self._content, self._thoughts, self._calls, self._spans):
+            taken.clear()
+        return said
+
+    def _run(self) -> _Steps:
+        if self._form.is_thinking and self._reasoning is not None:
+            yield from self._think(self._reasoning.end)
+        while True:
+            yield from self._begin_part()
+            if self._reader is None:
+                yield from self._say_all()
+                return
+            if not (yield from self._say_until_calls(self._reader)):
+                return
+
+    def _begin_part(self) -> _Steps:
+        """Thinking, where it begins here: before any content, or after calls."""
+        while self._reasoning is not None:
+            place = yield from self._text.skip(0)
+            if not (yield from self._text.has(place, self._reasoning.begin)):
+                return
+            self._text.cut(place + len(self._reasoning.begin))
+            yield from self._think(self._reasoning.end)
+
+    def _think(self, end: str) -> _Steps:
+        """All up to `end` is thinking; line ends beside the markers belong to those."""
+        self.is_thinking = True
+        waiting = self._text
+        yield from waiting.drop_lines()
+        while (place := waiting.find(end)) < 0:
+            self._thoughts.append(waiting.cut(len(waiting.before(end).rstrip("\n"))))
+            if waiting.is_ended:
+                waiting.cut(len(waiting))
+                return
+            yield
+        self._thoughts.append(waiting.cut(place).rstrip("\n"))
+        waiting.cut(len(end))
+        self.is_thinking = False
+        yield from waiting.drop_lines()
+
+    def _say_all(self) -> _Steps:
+        while True:
+            self._say(len(self._text))
+            if self._text.is_ended:
+                return
+            yield
+
+    def _say_until_calls(self, reader: CallReader) -> Generator[None, None, bool]:
+        """Content up to calls and these calls; False: the answer came to its end.
+
+        White space before calls is theirs: models set it as they like.
+        """
+        waiting = self._text
+        while True:
+            found = reader.find_begin(waiting.text)
+            if found is None:
+                self._say(num_certain(waiting.text, reader.begins))
+                if waiting.is_ended:
+                    self._say_rest()
+                    return False
+                yield
+                continue
+            before = waiting.text[: found.start()].rstrip(WHITE)
+            self._say(len(before))
+            num_before = self.num_calls
+            yield from self._read_calls(reader, found.start() - len(before), found[0])
+            if self.num_calls > num_before:
+                return True
+
+    def _read_calls(self, reader: CallReader, start: int, marker: str) -> _Steps:
+        """Calls from the marker at the place on, or text that only looked like it."""
+        place: int | NoCall | None = yield from reader.enter(self._text, start, marker)
+        while place is not None:
+            read = (
+                place if isinstance(place, NoCall) else (yield from reader.read(self._text, place))
+            )
+            if isinstance(read, NoCall):
+                self.num_malformed += read.is_malformed
+                self._say(read.end)
+                if read.is_end_unknown:
+                    yield from self._say_all()
+                return
+            self._text.cut(read.end)
+            self._calls.append(read.call)
+            self.num_calls += 1
+            self._is_after_calls = True
+            if self.num_calls == self._form.max_calls:
+                self.is_full = True
+                yield from self._drop_all()
+            place = yield from reader.go_on(self._text)
+
+    def _say(self, length: int) -> None:
+        if length > 0:
+            self._is_after_calls = False
+            start = self._text.num_decided
+            self._content.append(self._text.cut(length))
+            self._spans.append((start, start + length))
+
+    def _say_rest(self) -> None:
+        """White space that stands alone after the last call is nobody's."""
+        if self._is_after_calls and not self._text.text.strip(WHITE):
+            self._text.cut(len(self._text))
+        self._say(len(self._text))
+
+    def _drop_all(self) -> _Steps:
+        while True:
+            self._text.cut(len(self._text))
+            if self._text.is_ended:
+                return
+            yield
