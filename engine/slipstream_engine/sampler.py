@@ -1,8 +1,8 @@
 """Logits to tokens; pure: the random numbers follow from seed, sample and position alone.
 
-The order is vLLM's: banned tokens, bias and penalties change the logits, temperature scales them,
-then min-p, top-k and top-p cut, each seeing what the one before has left. Log-probabilities are
-of the raw logits, before all of that.
+The order is vLLM's: bias, penalties, bans and what a guide allows change the logits, temperature
+scales them, then min-p, top-k and top-p cut, each seeing what the one before has left.
+Log-probabilities are of the raw logits, before all of that.
 """
 
 import hashlib
@@ -35,11 +35,17 @@ def sample(logits: Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[S
     top-p, 0.2 more for penalties over 3,000 tokens, 0.3 for log-probabilities.
     """
     is_plain = [_is_plain(draw.sampling) and not draw.banned for draw in draws]
-    best = logits.argmax(dim=-1).tolist() if any(is_plain) else []
-    return [
-        Sampled(best[row]) if plain else _sample_one(logits[row].cpu(), draw)
-        for row, draw, plain in zip(rows, draws, is_plain, strict=True)
-    ]
+    is_free = [plain and not draw.allowed for plain, draw in zip(is_plain, draws, strict=True)]
+    best = logits.argmax(dim=-1).tolist() if any(is_free) else []
+    sampled: list[Sampled] = []
+    for row, draw, plain, free in zip(rows, draws, is_plain, is_free, strict=True):
+        if free:
+            sampled.append(Sampled(best[row]))
+        elif plain:
+            sampled.append(Sampled(_likeliest(logits[row].cpu(), draw.allowed)))
+        else:
+            sampled.append(_sample_one(logits[row].cpu(), draw))
+    return sampled
 
 
 def uniform(seed: int, sample_index: int, position: int) -> float:
@@ -60,12 +66,39 @@ def _is_plain(params: SamplingParams) -> bool:
     )
 
 
+def _likeliest(row: Tensor, allowed: bytes) -> int:
+    """Of the tokens that are allowed. Raises FloatingPointError.
+
+    numpy, for it has no cost of its own: 64 rows of 49,152 tokens take 0.9 ms where few tokens
+    are allowed and 2.5 ms where many are, masked_fill and argmax of torch 6 ms (one CPU).
+    """
+    values = row.numpy()
+    bits = _unpacked(allowed, len(values))
+    if 8 * np.count_nonzero(bits) < len(values):
+        tokens = bits.nonzero()[0]
+        token = int(tokens[values[tokens].argmax()]) if len(tokens) else 0
+    else:
+        token = int(np.where(bits, values, -np.inf).argmax())
+    if not bits[token] or not np.isfinite(values[token]):
+        raise FloatingPointError(f"nothing of {np.count_nonzero(bits)} tokens can be drawn")
+    return token
+
+
+def _unpacked(allowed: bytes, size: int) -> NDArray[np.bool_]:
+    """Which tokens are allowed: [vocabulary]."""
+    packed = np.frombuffer(allowed, dtype=np.uint8)
+    bits: NDArray[np.bool_] = np.unpackbits(packed, count=size, bitorder="little").view(np.bool_)
+    return bits
+
+
 def _sample_one(raw: Tensor, draw: Draw) -> Sampled:
     """raw: [vocabulary]."""
     logits = _adjusted(raw, draw)
     params = draw.sampling
     if params.temperature == 0.0:
         token = int(logits.argmax())
+        if draw.allowed and not math.isfinite(float(logits[token])):
+            raise FloatingPointError(f"nothing can be drawn: the largest logit is {logits[token]}")
     else:
         token = _draw(logits, params, uniform(params.seed, draw.sample, draw.position))
     if params.num_top_logprobs is None:
@@ -82,7 +115,7 @@ def _sample_one(raw: Tensor, draw: Draw) -> Sampled:
 def _adjusted(raw: Tensor, draw: Draw) -> Tensor:
     """The logits with everything that can change which one is largest: [vocabulary]."""
     params = draw.sampling
-    if not (draw.banned or params.logit_bias or params.needs_history):
+    if not (draw.banned or draw.allowed or params.logit_bias or params.needs_history):
         return raw
     logits = raw.clone()
     if params.logit_bias:
@@ -93,6 +126,8 @@ def _adjusted(raw: Tensor, draw: Draw) -> Tensor:
     if draw.banned:
         # Last, so that nothing lifts them again.
         logits[torch.tensor(draw.banned)] = -torch.inf
+    if draw.allowed:
+        logits[torch.from_numpy(~_unpacked(draw.allowed, len(logits)))] = -torch.inf
     return logits
 
 

@@ -1,8 +1,9 @@
 """The sampler against a naive one, and its independence of everything but the request."""
 
+import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from slipstream_engine import sampler
 from slipstream_engine.batch import Draw, Sampled
 from slipstream_engine.request import SamplingParams
+from tests.engine import guided
 
 _LOGITS = torch.tensor([0.0, 3.0, 1.0, 2.0, -1.0])
 
@@ -55,6 +57,9 @@ class _Naive:
         for token, count in Counter(answer).items():
             values[token] -= p.frequency_penalty * count + p.presence_penalty
         values[list(draw.banned)] = -np.inf
+        if draw.allowed:
+            kept = guided.allowed(draw.allowed)
+            values[[token for token in range(len(values)) if token not in kept]] = -np.inf
         return values
 
     def probabilities(self) -> tuple[list[int], list[float]]:
@@ -87,6 +92,11 @@ _params = st.builds(
 )
 
 
+def _packed(tokens: Iterable[int]) -> bytes:
+    bits = sum(1 << token for token in tokens)
+    return bits.to_bytes(-(-bits.bit_length() // 8), "little")
+
+
 @st.composite
 def _cases(draw: st.DrawFn) -> tuple[torch.Tensor, Draw]:
     size = draw(st.sampled_from([8, 65, 300, 3000]))
@@ -102,6 +112,7 @@ def _cases(draw: st.DrawFn) -> tuple[torch.Tensor, Draw]:
         history=history,
         num_prompt_tokens=draw(st.integers(0, len(history))),
         banned=draw(st.sampled_from([(), (1,), (2, 5)])),
+        allowed=draw(st.sampled_from([_packed(()), _packed((3, 4, 7)), _packed(range(3, size))])),
     )
     return logits, one
 
@@ -120,9 +131,7 @@ def test_a_draw_is_one_that_the_definitions_allow(case: tuple[torch.Tensor, Draw
             "min_p": draw.sampling.min_p * (1 - 1e-5),
         }
     )
-    wider = Draw(
-        0, draw.position, draw.sample, nearly, draw.history, draw.num_prompt_tokens, draw.banned
-    )
+    wider = dataclasses.replace(draw, sampling=nearly)
     assert drawn.token in allowed or drawn.token in _Naive(logits, wider).probabilities()[0]
     assert torch.equal(logits, before)
 
@@ -182,6 +191,39 @@ def test_greedy_answers_see_bias_penalties_and_bans() -> None:
     assert token(history=(1, 1, 3), frequency_penalty=0.9) == 1
     assert token(history=(1, 1, 1), frequency_penalty=0.9) == 3
     assert token(history=(1,), repetition_penalty=1.6) == 3
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"logit_bias": ((1, 50.0),)}, {"num_top_logprobs": 0}], ids=str
+)
+def test_greedy_answers_take_the_likeliest_token_that_is_allowed(fields: dict[str, Any]) -> None:
+    greedy = SamplingParams(temperature=0.0, **fields)
+    assert _tokens(_LOGITS, greedy, [0], allowed=_packed((0, 2, 3))) == [3]
+    assert _tokens(_LOGITS, greedy, [0], allowed=_packed((4,))) == [4]
+    # Few of many, and the lowest of equals either way.
+    row = torch.cat([torch.zeros(3000), torch.ones(3000)])
+    assert _tokens(row, greedy, [0], allowed=_packed((5, 4000, 3999))) == [3999]
+    assert _tokens(row, greedy, [0], allowed=_packed(range(7, 3000))) == [7]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("fields", [{}, {"logit_bias": ((1, 5.0),)}, {"top_k": 2}], ids=str)
+def test_where_nothing_that_is_allowed_can_be_drawn_nothing_else_is(
+    fields: dict[str, Any], temperature: float
+) -> None:
+    params = SamplingParams(temperature=temperature, **fields)
+    for row in (_LOGITS.where(_LOGITS != 2.0, -torch.inf), _LOGITS):
+        allowed = _packed((3,) if row is not _LOGITS else (90,))
+        with pytest.raises(FloatingPointError):
+            _tokens(row, params, [0], allowed=allowed)
+
+
+def test_log_probabilities_are_those_of_the_raw_logits_under_a_guide_too() -> None:
+    params = SamplingParams(temperature=0.0, num_top_logprobs=2)
+    (free,) = sampler.sample(_LOGITS.unsqueeze(0), [0], [_draw(params)])
+    (one,) = sampler.sample(_LOGITS.unsqueeze(0), [0], [_draw(params, allowed=_packed((3,)))])
+    assert (one.token, one.top) == (3, free.top)
+    assert one.logprob == free.top[1].logprob
 
 
 def test_presence_and_frequency_count_the_answer_and_repetition_the_prompt_too() -> None:
