@@ -8,16 +8,21 @@ worse priority, never of its own. So the first in order can always finish: the p
 whole context. Whoever has a worse priority waits for as long as better ones keep coming.
 """
 
-from bisect import bisect_left, insort
-from collections import Counter
+from bisect import insort
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from operator import attrgetter
 
+from slipstream_engine import invariants
 from slipstream_engine.batch import Batch, Chunk, Draw, Load, Progress, Sampled
+from slipstream_engine.invariants import Queues
 from slipstream_engine.pages import PagePool
 from slipstream_engine.request import Request
+from slipstream_engine.room import Room
 from slipstream_engine.sequences import Sequence
+from slipstream_engine.spec import verify
+from slipstream_engine.spec.draft import NO_DRAFT, Draft
+from slipstream_engine.spec.speculation import Speculation
 from slipstream_engine.tables import PageTables
 from slipstream_kvstore.keys import KEY_BYTES
 
@@ -41,7 +46,13 @@ class Scheduler:
     4,000 tokens, 85 µs for 16 of 500 (medians, CPython 3.11, one of two noisy 2.6 GHz cores).
     """
 
-    def __init__(self, limits: Limits, num_pages: int, root_key: bytes = bytes(KEY_BYTES)) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        num_pages: int,
+        root_key: bytes = bytes(KEY_BYTES),
+        speculation: Speculation | None = None,
+    ) -> None:
         """`root_key`: the start of the page keys of requests that bring none.
 
         Raises ValueError for a pool that cannot hold one context.
@@ -56,9 +67,14 @@ class Scheduler:
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._requests: dict[str, list[Sequence]] = {}
+        self._room = Room(self.pages, self._tables, self._running, limits.max_running_sequences)
         # The batch that is out, and whose its chunks are.
         self._batch: Batch | None = None
         self._scheduled: list[Sequence] = []
+        self._speculation = speculation
+        self._drafts: dict[Sequence, Draft] = {}
+        # Rows of the pool to be moved before the next batch (`Batch.moves`).
+        self._moves: list[tuple[int, int]] = []
         self._num_submitted = 0
         self._num_prefix_queries = 0
         self._num_prefix_hits = 0
@@ -109,6 +125,7 @@ class Scheduler:
         """Forget a request and free its pages; one that is gone already is no error."""
         for sequence in self._requests.pop(request_id, ()):
             self._remove(sequence)
+            self._stop(sequence, finished=False)
 
     def abort_sample(self, request_id: str, sample: int) -> None:
         """Forget one sample of a request, now or when it would part from the others."""
@@ -143,19 +160,28 @@ class Scheduler:
         plan = self._plan_decodes()
         if self._yield_to_better():
             plan = [(sequence, count) for sequence, count in plan if sequence.is_running]
-        plan += self._plan_prefills(self._limits.max_batch_tokens - len(plan))
+        drafts = self._plan_drafts([sequence for sequence, _ in plan])
+        num_drafted = sum(len(draft.tokens) for draft in drafts.values())
+        plan += self._plan_prefills(self._limits.max_batch_tokens - len(plan) - num_drafted)
         copies = self._tables.take_copies()
         if not plan:
             return None
+        # Last, so that no draft has a page that somebody needs.
+        self._drafts = drafts = {
+            sequence: verify.cut(draft, self._tables.grow_for(sequence, len(draft.tokens)))
+            for sequence, draft in drafts.items()
+        }
         chunks: list[Chunk] = []
         num_prefill = 0
         for sequence, count in plan:
-            chunks.append(_chunk(sequence, count, self._limits.page_tokens))
+            draft = drafts.get(sequence, NO_DRAFT)
+            chunks.append(sequence.chunk(count, self._limits.page_tokens, draft))
             num_left = len(sequence.request.prompt) - sequence.num_computed
             if num_left > 0:
                 num_prefill += min(count, num_left)
         self._scheduled = [sequence for sequence, _ in plan]
-        self._batch = Batch(tuple(chunks), copies, num_prefill)
+        moves, self._moves = tuple(self._moves), []
+        self._batch = Batch(tuple(chunks), copies, num_prefill, moves)
         return self._batch
 
     def commit(self, batch: Batch, sampled: Seq[Sampled]) -> list[Progress]:
@@ -167,44 +193,30 @@ class Scheduler:
         if batch is not self._batch or len(sampled) != batch.num_draws:
             raise ValueError(f"{len(sampled)} tokens, or not for the batch that is out")
         scheduled, self._scheduled, self._batch = self._scheduled, [], None
+        drafts, self._drafts = self._drafts, {}
         progress: list[Progress] = []
         first = 0
         for sequence, chunk in zip(scheduled, batch.chunks, strict=True):
             draws = chunk.draws
             last = first + len(draws)
-            if sequence.is_running:
-                # A draft that was not accepted would be cut off here, before anything is sealed.
+            if not sequence.is_running:
+                pass
+            elif draws and sequence.num_generated:
+                draft = drafts.get(sequence, NO_DRAFT)
+                self._append_drawn(sequence, chunk, draft, sampled[first:last], progress)
+            else:
                 sequence.num_computed = chunk.end
                 self._tables.seal(sequence)
                 if draws:
-                    self._append(sequence, draws, sampled[first:last], progress)
+                    self._append_first(sequence, draws, sampled[first:last], progress)
             first = last
         return progress
 
     def check(self) -> None:
         """Raises AssertionError for a broken invariant."""
-        held: Counter[int] = Counter()
-        size, nodes = self._limits.page_tokens, self.pages.nodes()
-        for one in self._running:
-            held.update(one.pages)
-            num_full = one.num_computed // size if self._limits.prefix_cache else 0
-            is_right = one.is_running and one.num_computed < len(one.tokens)
-            is_right &= len(one.pages) * size >= one.num_computed
-            is_right &= one.num_sealed == num_full
-            for index, page in enumerate(one.pages[: one.num_sealed]):
-                parent = one.pages[index - 1] if index else None
-                is_right &= nodes[page] == (one.key(index, size), parent)
-            if not is_right:
-                raise AssertionError(f"sequence {one.rank}: {one.num_computed} in {one.pages}")
-        self.pages.check(held)
-        for queue in (self._running, self._waiting):
-            if queue != sorted(queue, key=_rank):
-                raise AssertionError(f"out of order: {[one.rank for one in queue]}")
-        if any(one.pages or one.num_computed or one.is_running for one in self._waiting):
-            raise AssertionError("a waiting sequence holds pages")
-        known = sorted(one.rank for some in self._requests.values() for one in some)
-        if known != sorted(one.rank for one in self._running + self._waiting):
-            raise AssertionError(f"sequences that are in no queue or in two: {known}")
+        queues = Queues(self._running, self._waiting, self._requests)
+        limits = self._limits
+        invariants.check(queues, self.pages, limits.page_tokens, prefix_cache=limits.prefix_cache)
 
     def _yield_to_better(self) -> bool:
         """Whether running sequences of a worse priority made room for the first waiting one.
@@ -217,7 +229,7 @@ class Scheduler:
             if last.rank[0] <= head.rank[0]:
                 break
             matched = self._tables.match(head)
-            if self._has_room(head, matched) or not self._could_have_room(head, matched):
+            if self._room.has(head, matched) or not self._room.could_have(head, matched):
                 break
             self._preempt(last)
         return self.num_preemptions > num_before
@@ -244,6 +256,25 @@ class Scheduler:
                 planned.append((sequence, 1))
         return planned
 
+    def _plan_drafts(self, decoding: list[Sequence]) -> dict[Sequence, Draft]:
+        """For each sequence that decodes alone its draft, as long as it may be; maybe none.
+
+        Prompts that wait leave drafts half of the batch.
+        """
+        if self._speculation is None:
+            return {}
+        alone = [one for one in decoding if len(one.samples) == 1]
+        if not alone:
+            return {}
+        budget = self._limits.max_batch_tokens - len(decoding)
+        num_prompt = sum(one.num_uncomputed for one in self._running if one.num_uncomputed > 1)
+        if num_prompt or self._waiting:
+            budget //= 2
+        asked = [(one.spec_key, one.room(self._limits.max_context)) for one in alone]
+        num_others = len(decoding) + min(num_prompt, budget)
+        drafts = self._speculation.propose(asked, num_others, budget)
+        return dict(zip(alone, drafts, strict=True))
+
     def _plan_prefills(self, budget: int) -> list[tuple[Sequence, int]]:
         """Prompts, running and waiting ones by rank, and how many tokens of each."""
         planned: list[tuple[Sequence, int]] = []
@@ -267,36 +298,9 @@ class Scheduler:
             planned.append((sequence, count))
         return planned
 
-    def _has_room(self, sequence: Sequence, matched: list[int]) -> bool:
-        has_slot = len(self._running) < self._limits.max_running_sequences
-        return has_slot and self._num_missing(sequence, matched) <= 0
-
-    def _could_have_room(self, sequence: Sequence, matched: list[int]) -> bool:
-        """Whether there is room once every running one of a worse priority is gone."""
-        worse = [one for one in self._running if one.rank[0] > sequence.rank[0]]
-        num_missing = self._num_missing(sequence, matched)
-        if num_missing > sum(len(one.pages) for one in worse):
-            return False
-        # Pages that others hold too do not come back; those that match are needed themselves.
-        num_holders = self.pages.num_holders
-        held = Counter(page for one in worse for page in one.pages)
-        num_back = sum(num_holders(page) == count for page, count in held.items())
-        num_back -= sum(0 < held[page] == num_holders(page) for page in matched)
-        return num_missing <= num_back
-
-    def _num_missing(self, sequence: Sequence, matched: list[int]) -> int:
-        """Pages to be had before a sequence is admitted: its own, and a reserve.
-
-        Every running one before it may take a page in a moment, and without those the newcomer
-        would have to go again at once. (A larger reserve for one that was preempted already saved
-        no preemption: whoever goes finds no room again before somebody else has finished.)
-        """
-        reserve = bisect_left(self._running, sequence.rank, key=_rank)
-        return self._tables.num_needed(sequence, matched) + reserve - self.pages.num_available
-
     def _admit(self, sequence: Sequence) -> bool:
         matched = self._tables.match(sequence)
-        if not self._has_room(sequence, matched):
+        if not self._room.has(sequence, matched):
             return False
         self._tables.place(sequence, matched)
         if sequence.num_cached is None:
@@ -327,19 +331,50 @@ class Scheduler:
 
     def _end(self, sequence: Sequence) -> None:
         self._remove(sequence)
+        self._stop(sequence, finished=True)
         siblings = self._requests[sequence.request.id]
         siblings.remove(sequence)
         if not siblings:
             del self._requests[sequence.request.id]
 
-    def _append(
+    def _stop(self, sequence: Sequence, *, finished: bool) -> None:
+        if self._speculation is not None:
+            self._speculation.stop(sequence.spec_key, finished=finished)
+
+    def _append_drawn(
+        self,
+        sequence: Sequence,
+        chunk: Chunk,
+        draft: Draft,
+        sampled: Seq[Sampled],
+        progress: list[Progress],
+    ) -> None:
+        """The next tokens of one sample: those of its draft that were drawn, and one after them.
+
+        What the pages hold of the draft behind them is cut off before anything is sealed.
+        """
+        key, num_cached = sequence.spec_key, sequence.num_cached or 0
+        taken = sequence.take(chunk, draft, sampled, self._limits.max_context)
+        progress += [Progress(*key, one, None, num_cached) for one in taken.results]
+        if taken.finish is not None:
+            progress[-1] = Progress(*key, taken.results[-1], taken.finish, num_cached)
+        self._moves += self._tables.moves(chunk, taken.rows)
+        self._tables.shrink(sequence)
+        self._tables.seal(sequence)
+        if self._speculation is not None:
+            told = [one.token for one in taken.results]
+            self._speculation.commit(key, told, draft, taken.num_accepted)
+        if taken.finish is not None:
+            self._end(sequence)
+
+    def _append_first(
         self,
         sequence: Sequence,
         draws: tuple[Draw, ...],
         sampled: Seq[Sampled],
         progress: list[Progress],
     ) -> None:
-        """The tokens that were drawn from its last one, one for each of its samples."""
+        """The first tokens of an answer: of all the samples that the sequence stands for."""
         id_, num_cached = sequence.request.id, sequence.num_cached or 0
         going_on: list[tuple[int, int]] = []
         for draw, result in zip(draws, sampled, strict=True):
@@ -355,6 +390,9 @@ class Scheduler:
         if len(going_on) > 1 or len(draws) > 1:
             self._part(sequence, going_on)
         sequence.tokens.append(going_on[0][1])
+        if self._speculation is not None:
+            for sample, token in going_on:
+                self._speculation.start(sequence.subject(sample), [token])
 
     def _part(self, sequence: Sequence, going_on: list[tuple[int, int]]) -> None:
         """Every sample but the first one becomes a sequence of its own.
@@ -375,15 +413,3 @@ class Scheduler:
             else:
                 insort(self._waiting, fork, key=_rank)
             fork.tokens.append(token)
-
-
-def _chunk(sequence: Sequence, count: int, page_tokens: int) -> Chunk:
-    """The next `count` tokens of a sequence, and draws where those are all of them."""
-    start = sequence.num_computed
-    end = start + count
-    tokens = sequence.tokens
-    if end == len(tokens):
-        pages, draws = tuple(sequence.pages), sequence.draws(count - 1)
-    else:
-        pages, draws = tuple(sequence.pages[: -(-end // page_tokens)]), ()
-    return Chunk(start, tuple(tokens[start:end]), pages, draws)

@@ -1,11 +1,29 @@
 """A sequence: one sample of a request and how far it is; knows no queues and no pools of pages."""
 
-from slipstream_engine.batch import Draw
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from slipstream_engine.batch import Chunk, Draw, Sampled
 from slipstream_engine.request import FinishReason, Request
+from slipstream_engine.spec import verify
+from slipstream_engine.spec.draft import NO_DRAFT, Draft, Key, Subject
 from slipstream_kvstore import keys
 
 # Where a sequence stands among others, smallest first: (priority, arrival, sample).
 Rank = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a step brought to one sample: its next tokens, and the reason if the last one ends it.
+
+    `rows`: of the chunk, those whose keys and values are the answer's.
+    """
+
+    results: list[Sampled]
+    finish: FinishReason | None
+    rows: list[int]
+    num_accepted: int
 
 
 class Sequence:
@@ -50,6 +68,11 @@ class Sequence:
         self._banned = tuple(sorted(request.end_tokens)) if request.min_tokens > 0 else ()
 
     @property
+    def spec_key(self) -> Key:
+        """What drafters know it by, once it is one sample."""
+        return self.request.id, self.samples[0]
+
+    @property
     def num_uncomputed(self) -> int:
         return len(self.tokens) - self.num_computed
 
@@ -68,18 +91,67 @@ class Sequence:
             known.append(keys.next_key(known[-1], self.tokens[start : start + page_tokens]))
         return known[index + 1]
 
-    def draws(self, row: int) -> tuple[Draw, ...]:
+    def chunk(self, count: int, page_tokens: int, draft: Draft = NO_DRAFT) -> Chunk:
+        """Its next `count` tokens, and draws where those are all: for the draft's tokens too."""
+        start, tokens = self.num_computed, self.tokens
+        end = start + count
+        if end < len(tokens):
+            pages = self.pages[: -(-end // page_tokens)]
+            return Chunk(start, tuple(tokens[start:end]), tuple(pages))
+        drafted = draft.tokens
+        pages = self.pages[: -(-(end + len(drafted)) // page_tokens)]
+        draws = self._draws(count - 1)
+        if drafted:
+            draws += self._draws_after(draft)
+        return Chunk(
+            start,
+            (*tokens[start:], *drafted),
+            tuple(pages),
+            draws,
+            verify.ancestors(draft),
+        )
+
+    def subject(self, sample: int) -> Subject:
+        """One of its samples as drafters see it."""
+        request = self.request
+        key = (request.id, sample)
+        return Subject(key, request.prompt, request.prediction, self._keys[0])
+
+    def room(self, max_context: int) -> int:
+        """How many tokens of a draft could become its own before the last one that may follow."""
+        num_left = self.request.max_tokens - self.num_generated
+        return min(num_left, max_context - len(self.tokens)) - 1
+
+    def _draws(self, row: int) -> tuple[Draw, ...]:
         """The next token of each of its samples, from the logits of one row of a chunk."""
         request = self.request
         position = len(self.tokens)
         history = tuple(self.tokens) if self._needs_history else ()
+        banned = self._banned_at(position)
         num_prompt = len(request.prompt)
-        is_short = position - num_prompt < request.min_tokens
-        banned = self._banned if is_short else ()
         return tuple(
             Draw(row, position, sample, request.sampling, history, num_prompt, banned)
             for sample in self.samples
         )
+
+    def _draws_after(self, draft: Draft) -> tuple[Draw, ...]:
+        """What follows each token of a draft, as if that and those before it were the answer."""
+        request, sample, num_tokens = self.request, self.samples[0], len(self.tokens)
+        num_prompt = len(request.prompt)
+        history: tuple[int, ...] = ()
+        before = verify.prefixes(draft) if self._needs_history else ()
+        draws = []
+        for row, depth in enumerate(verify.depths(draft)[1:], 1):
+            if before:
+                history = (*self.tokens, *before[row])
+            position = num_tokens + depth
+            banned = self._banned_at(position)
+            draws.append(Draw(row, position, sample, request.sampling, history, num_prompt, banned))
+        return tuple(draws)
+
+    def _banned_at(self, position: int) -> tuple[int, ...]:
+        is_short = position - len(self.request.prompt) < self.request.min_tokens
+        return self._banned if is_short else ()
 
     def finish_at(self, token: int, max_context: int) -> FinishReason | None:
         """Whether its next token is its last one."""
@@ -89,6 +161,26 @@ class Sequence:
         if num_tokens - len(self.request.prompt) >= self.request.max_tokens:
             return FinishReason.LENGTH
         return FinishReason.LENGTH if num_tokens >= max_context else None
+
+    def take(self, chunk: Chunk, draft: Draft, sampled: Seq[Sampled], max_context: int) -> Taken:
+        """Append what was drawn after its last token, through the draft and one further.
+
+        At the first token that ends the answer everything after it is dropped: a stop inside the
+        limit ends it with that reason. That token itself is not appended.
+        """
+        path = verify.path(draft, [one.token for one in sampled])
+        results: list[Sampled] = []
+        finish = None
+        for row in path:
+            results.append(sampled[row])
+            finish = self.finish_at(sampled[row].token, max_context)
+            if finish is not None:
+                break
+            self.tokens.append(sampled[row].token)
+        own = len(chunk.tokens) - len(draft.tokens)
+        self.num_computed = chunk.start + own - 1 + len(results)
+        num_accepted = min(len(results), len(path) - 1)
+        return Taken(results, finish, path[: len(results)], num_accepted)
 
     def keep_samples(self, samples: tuple[int, ...]) -> None:
         """It stands for these alone from now on."""

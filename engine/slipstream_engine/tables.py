@@ -1,5 +1,6 @@
 """Which pages the tokens of each sequence stand in: matching, growing, copy on write, sealing."""
 
+from slipstream_engine.batch import Chunk
 from slipstream_engine.pages import PagePool
 from slipstream_engine.sequences import Sequence
 
@@ -62,6 +63,42 @@ class PageTables:
             pages.append(taken[0])
             return True
         return not sequence.is_tail_shared or self._part(sequence)
+
+    def grow_for(self, sequence: Sequence, num_drafted: int) -> int:
+        """Pages for a draft behind its newest token, which has its own: how much of it fits.
+
+        Nobody gives anything up for it but pages that are cached.
+        """
+        size, pages = self._page_tokens, sequence.pages
+        room = len(pages) * size - len(sequence.tokens)
+        wanted = -(-(num_drafted - room) // size)
+        if wanted > 0:
+            taken = self._pool.allocate(min(wanted, self._pool.num_available), pages[-1])
+            pages += taken or ()
+        return min(num_drafted, len(pages) * size - len(sequence.tokens))
+
+    def moves(self, chunk: Chunk, rows: list[int]) -> list[tuple[int, int]]:
+        """How the accepted path of a tree draws together: (source, target) rows of the pool.
+
+        rows: of the chunk, in the order in which they belong; nothing for those of a chain.
+        """
+        size, pages = self._page_tokens, chunk.pages
+        pairs = [
+            (chunk.start + row, chunk.start + place)
+            for place, row in enumerate(rows)
+            if row != place
+        ]
+        return [
+            (pages[one // size] * size + one % size, pages[two // size] * size + two % size)
+            for one, two in pairs
+        ]
+
+    def shrink(self, sequence: Sequence) -> None:
+        """Pages behind its last token go back: what they hold of a draft was not accepted."""
+        num_kept = -(-len(sequence.tokens) // self._page_tokens)
+        if len(sequence.pages) > num_kept:
+            self._pool.release(sequence.pages[num_kept:])
+            del sequence.pages[num_kept:]
 
     def share(self, sequence: Sequence, fork: Sequence) -> None:
         """A fork holds the pages of all computed tokens too."""

@@ -1,0 +1,107 @@
+"""What the scheduler knows of speculation: drafts of a length that pays, and their outcomes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from slipstream_engine.spec import verify
+from slipstream_engine.spec.draft import NO_DRAFT, Draft, Drafter, Key, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one draft: how many tokens were verified, and how many became output."""
+
+    request_id: str
+    sample: int
+    source: str
+    num_drafted: int
+    num_accepted: int
+
+
+class Lengths(Protocol):
+    """How much of each draft is worth its share of the step."""
+
+    def choose(self, drafts: Sequence[Draft], num_other_tokens: int) -> list[int]:
+        """For each sequence how many of its draft's tokens are verified, 0 to all of them.
+
+        `num_other_tokens`: what the step computes anyway, the sequences' own tokens among them.
+        """
+        ...
+
+
+class AllOfThem:
+    """Every draft as it is."""
+
+    def choose(self, drafts: Sequence[Draft], num_other_tokens: int) -> list[int]:
+        return [len(draft.tokens) for draft in drafts]
+
+
+class Speculation:
+    """Sequences start and stop; in between, drafts are asked for and what became of them is told.
+
+    A sequence is told to the drafter when a draft of it is first asked for: the step that gave it
+    its first token has been sent by then.
+    """
+
+    def __init__(
+        self, drafter: Drafter, max_draft_tokens: int, lengths: Lengths | None = None
+    ) -> None:
+        self._drafter = drafter
+        self._max_draft_tokens = max_draft_tokens
+        self._lengths = lengths or AllOfThem()
+        # What was not told yet: the subject and its output so far.
+        self._untold: dict[Key, tuple[Subject, list[int]]] = {}
+        self._told: set[Key] = set()
+        self._outcomes: list[Outcome] = []
+
+    def start(self, subject: Subject, tokens: Sequence[int]) -> None:
+        """A sequence and its output so far."""
+        self._untold[subject.key] = (subject, list(tokens))
+
+    def propose(
+        self, asked: Sequence[tuple[Key, int]], num_other_tokens: int, max_tokens: int
+    ) -> list[Draft]:
+        """For each sequence a draft of at most so many tokens, at most `max_tokens` together."""
+        for key, _ in asked:
+            if key in self._untold:
+                self._tell(key)
+        largest = self._max_draft_tokens
+        drafts = self._drafter.propose([(key, min(room, largest)) for key, room in asked])
+        counts = self._lengths.choose(drafts, num_other_tokens)
+        chosen: list[Draft] = []
+        for draft, count in zip(drafts, counts, strict=True):
+            count = min(count, max_tokens)
+            max_tokens -= count
+            chosen.append(verify.cut(draft, count) if count else NO_DRAFT)
+        return chosen
+
+    def commit(self, key: Key, tokens: Sequence[int], draft: Draft, num_accepted: int) -> None:
+        """What became output of a sequence in a step, of which the first were in its draft."""
+        if draft.tokens:
+            outcome = Outcome(*key, draft.source, len(draft.tokens), num_accepted)
+            self._outcomes.append(outcome)
+        if key in self._untold:
+            self._untold[key][1].extend(tokens)
+        elif key in self._told:
+            self._drafter.commit(key, tokens)
+
+    def stop(self, key: Key, *, finished: bool) -> None:
+        """Its output is whole, or nobody wants it any more; one that never started is no error."""
+        if finished and key in self._untold:
+            self._tell(key)
+        self._untold.pop(key, None)
+        if key in self._told:
+            self._told.remove(key)
+            self._drafter.stop(key, finished)
+
+    def take_outcomes(self) -> tuple[Outcome, ...]:
+        """Of all drafts since this was last asked."""
+        outcomes, self._outcomes = tuple(self._outcomes), []
+        return outcomes
+
+    def _tell(self, key: Key) -> None:
+        subject, tokens = self._untold.pop(key)
+        self._told.add(key)
+        self._drafter.start(subject)
+        self._drafter.commit(key, tokens)
