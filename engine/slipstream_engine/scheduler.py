@@ -257,13 +257,13 @@ class Scheduler:
         return planned
 
     def _plan_drafts(self, decoding: list[Sequence]) -> dict[Sequence, Draft]:
-        """For each sequence that decodes alone its draft, as long as it may be; maybe none.
+        """For each sequence that has begun its answer a draft; maybe none.
 
         Prompts that wait leave drafts half of the batch.
         """
         if self._speculation is None:
             return {}
-        alone = [one for one in decoding if len(one.samples) == 1]
+        alone = [one for one in decoding if one.num_generated]
         if not alone:
             return {}
         budget = self._limits.max_batch_tokens - len(decoding)

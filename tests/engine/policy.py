@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from slipstream_engine.batch import Batch, Chunk, Draw, Progress, Sampled
 from slipstream_engine.request import FinishReason, Request, SamplingParams
 from slipstream_engine.scheduler import Limits, Scheduler
+from slipstream_engine.spec.speculation import Speculation
 from slipstream_kvstore import keys
 
 # So few tokens that answers meet each other's prefixes and their end tokens often.
@@ -126,19 +127,24 @@ class PageStore:
         self._pages: list[list[Cell | None]] = [[None] * page_tokens for _ in range(num_pages)]
         self.num_computed = 0
         self.num_copies = 0
+        self.num_moves = 0
 
     def run(self, batch: Batch) -> list[Sampled]:
+        self._move(batch)
         self._copy(batch)
         self._check_writers(batch)
         for chunk in batch.chunks:
             self._write(chunk)
         sampled: list[Sampled] = []
         for chunk in batch.chunks:
-            cells = self._read(chunk.pages, chunk.end)
-            assert [cell.token for cell in cells[chunk.start :]] == list(chunk.tokens)
+            before = self._read(chunk.pages, chunk.start)
+            own = [self._cell(chunk.pages, chunk.start + row) for row in range(len(chunk.tokens))]
+            assert [cell.token for cell in own] == list(chunk.tokens)
             for draw in chunk.draws:
-                assert draw.position == chunk.start + draw.row + 1
-                seen = cells[: draw.position]
+                path = [own[row] for row in _rows_seen(chunk, draw.row)]
+                seen = [*before, *path]
+                assert draw.position == len(seen)
+                assert [cell.position for cell in seen] == list(range(draw.position))
                 tokens = [cell.token for cell in seen]
                 if draw.sampling.needs_history:
                     assert list(draw.history) == tokens
@@ -147,6 +153,7 @@ class PageStore:
                 sampled.append(Sampled(drawn(seen[-1].state, draw, tokens)))
         self.num_computed += batch.num_tokens
         self.num_copies += len(batch.copies)
+        self.num_moves += len(batch.moves)
         return sampled
 
     def check(self, scheduler: Scheduler, roots: Iterable[bytes]) -> None:
@@ -166,6 +173,15 @@ class PageStore:
             for offset, cell in enumerate(cells):
                 state = state_after(state, cell.token)
                 assert (cell.state, cell.position) == (state, position + offset)
+
+    def _move(self, batch: Batch) -> None:
+        targets = [target for _, target in batch.moves]
+        assert len(targets) == len(set(targets))
+        size = self._page_tokens
+        moved = [self._pages[source // size][source % size] for source, _ in batch.moves]
+        for target, cell in zip(targets, moved, strict=True):
+            assert cell is not None
+            self._pages[target // size][target % size] = cell
 
     def _copy(self, batch: Batch) -> None:
         sources = {source for source, _ in batch.copies}
@@ -194,22 +210,36 @@ class PageStore:
         # Whoever had the rest of a page before has left nothing that may be read.
         for page in chunk.pages[first + bool(chunk.start % self._page_tokens) :]:
             self._pages[page] = [None] * self._page_tokens
-        for position, token in enumerate(chunk.tokens, chunk.start):
-            state = state_after(state, token)
-            index, offset = divmod(position, self._page_tokens)
-            self._pages[chunk.pages[index]][offset] = Cell(position, token, state)
+        made: list[Cell] = []
+        for row, token in enumerate(chunk.tokens):
+            seen = _rows_seen(chunk, row)
+            parent = made[seen[-2]].state if len(seen) > 1 else state
+            made.append(Cell(chunk.start + len(seen) - 1, token, state_after(parent, token)))
+            index, offset = divmod(chunk.start + row, self._page_tokens)
+            self._pages[chunk.pages[index]][offset] = made[-1]
+
+    def _cell(self, pages: Sequence[int], place: int) -> Cell:
+        index, offset = divmod(place, self._page_tokens)
+        cell = self._pages[pages[index]][offset]
+        assert cell is not None
+        return cell
 
     def _read(self, pages: Sequence[int], count: int) -> list[Cell]:
         cells: list[Cell] = []
         state = 0
         for position in range(count):
-            index, offset = divmod(position, self._page_tokens)
-            cell = self._pages[pages[index]][offset]
-            assert cell is not None
+            cell = self._cell(pages, position)
             state = state_after(state, cell.token)
             assert (cell.position, cell.state) == (position, state)
             cells.append(cell)
         return cells
+
+
+def _rows_seen(chunk: Chunk, row: int) -> list[int]:
+    """The rows of a chunk that one of them sees, itself the last."""
+    if not chunk.ancestors:
+        return list(range(row + 1))
+    return [one for one in range(row + 1) if chunk.ancestors[row] >> one & 1]
 
 
 @dataclass
@@ -218,12 +248,13 @@ class Simulation:
 
     limits: Limits
     num_pages: int
+    speculation: Speculation | None = None
     answers: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     finished: dict[tuple[str, int], FinishReason] = field(default_factory=dict)
     cached: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.limits, self.num_pages, ROOT)
+        self.scheduler = Scheduler(self.limits, self.num_pages, ROOT, self.speculation)
         self.store = PageStore(self.limits.page_tokens, self.num_pages)
         self.roots = {ROOT}
         self.open: set[tuple[str, int]] = set()
@@ -256,11 +287,13 @@ class Simulation:
         assert 0 < batch.num_tokens <= self.limits.max_batch_tokens
         assert self.scheduler.load().num_running <= self.limits.max_running_sequences
         sampled = self.store.run(batch)
+        # The accepted path of a tree is moved before the next batch: until then its pages wait.
+        self.store.check(self.scheduler, self.roots)
         if meanwhile is not None:
             meanwhile()
         for one in self.scheduler.commit(batch, sampled):
             self._record(one)
-        self._check()
+        self._check(has_moves=any(chunk.ancestors for chunk in batch.chunks))
         return batch
 
     def run_step(self) -> Batch:
@@ -302,9 +335,10 @@ class Simulation:
             self.finished[place] = progress.finish
             self.open.remove(place)
 
-    def _check(self) -> None:
+    def _check(self, *, has_moves: bool = True) -> None:
         self.scheduler.check()
-        self.store.check(self.scheduler, self.roots)
+        if not has_moves:
+            self.store.check(self.scheduler, self.roots)
         # Salts part the world: no page is held under two roots.
         owner: dict[int, bytes] = {}
         for one in self.scheduler.running:

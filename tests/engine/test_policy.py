@@ -1,15 +1,18 @@
 """Any workload, batched in any way, gives the answers of a naive loop, with every page in order."""
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream_engine.request import Request, SamplingParams
+from slipstream_engine.request import FinishReason, Request, SamplingParams
 from slipstream_engine.scheduler import Limits
-from tests.engine import policy
+from slipstream_engine.spec.draft import Key
+from slipstream_engine.spec.speculation import Speculation
+from tests.engine import drafters, policy
+from tests.engine.drafters import Scripted
 from tests.engine.policy import Simulation
 
 _MAX_CONTEXT = 40
@@ -90,13 +93,24 @@ def _happen(simulation: Simulation, event: Event, requests: list[Request]) -> No
     limits=_limits,
     spare_pages=st.integers(0, 30),
     events=st.lists(_events, max_size=12),
+    kind=st.sampled_from([None, *drafters.KINDS]),
+    max_draft_tokens=st.one_of(st.integers(0, 6), st.just(64)),
+    seed=st.integers(0, 99),
 )
 def test_every_answer_is_the_naive_loops_and_no_page_is_ever_in_the_wrong_place(
-    workload: list[tuple[int, Request]], limits: Limits, spare_pages: int, events: list[Event]
+    workload: list[tuple[int, Request]],
+    limits: Limits,
+    spare_pages: int,
+    events: list[Event],
+    kind: drafters.Kind | None,
+    max_draft_tokens: int,
+    seed: int,
 ) -> None:
     num_pages = -(-_MAX_CONTEXT // limits.page_tokens) + spare_pages
-    simulation = Simulation(limits, num_pages)
     requests = [replace(one, id=str(number)) for number, (_, one) in enumerate(workload)]
+    drafter = None if kind is None else _drafter(kind, requests, seed)
+    speculation = None if drafter is None else Speculation(drafter, max_draft_tokens)
+    simulation = Simulation(limits, num_pages, speculation)
     arrived: list[Request] = []
     for step in range(41):
         for one, (at, _) in zip(requests, workload, strict=True):
@@ -117,6 +131,83 @@ def test_every_answer_is_the_naive_loops_and_no_page_is_ever_in_the_wrong_place(
     simulation.run()
     simulation.check_answers(requests)
     simulation.check_empty()
+    assert drafter is None or not drafter.outputs, "a sequence was never stopped"
+
+
+def _drafter(kind: drafters.Kind, requests: list[Request], seed: int = 0) -> Scripted:
+    known = {one.id: one for one in requests}
+
+    @cache
+    def answers(key: Key) -> list[int]:
+        return policy.naive(known[key[0]], key[1], _MAX_CONTEXT)[0]
+
+    return Scripted(kind, answers, policy.VOCABULARY, seed)
+
+
+@pytest.mark.parametrize("page_tokens", [1, 4, 16])
+@pytest.mark.parametrize("kind", drafters.KINDS)
+def test_a_step_brings_as_many_tokens_as_the_draft_has_of_the_answer(
+    kind: drafters.Kind, page_tokens: int
+) -> None:
+    one = policy.request("a", policy.text(0, 9), 30, sampling=_SAMPLING[3])
+    drafter = _drafter(kind, [one])
+    speculation = Speculation(drafter, 8)
+    limits = policy.limits(_MAX_CONTEXT, tokens=32, page_tokens=page_tokens)
+    simulation = Simulation(limits, 60, speculation)
+    simulation.submit(one)
+    simulation.run()
+    simulation.check_answers([one])
+    outcomes = speculation.take_outcomes()
+    num_steps = len(outcomes)
+    num_accepted = sum(outcome.num_accepted for outcome in outcomes)
+    assert all(outcome.num_accepted <= outcome.num_drafted <= 8 for outcome in outcomes)
+    match kind:
+        case "oracle":
+            # 1 from the prompt; 9 a step; what is left has no room for a draft but its last token.
+            assert (num_steps, num_accepted) == (4, 25)
+        case "adversary":
+            assert num_accepted == 0
+        case "tree":
+            assert simulation.store.num_moves > 0
+            assert num_accepted > 5
+        case _:
+            assert num_accepted >= 0
+
+
+def test_a_stop_inside_the_limit_ends_the_answer_and_nothing_follows_it() -> None:
+    """Wherever in an accepted draft the end token and the limit stand."""
+    whole = policy.naive(policy.request("a", policy.text(1, 7), 24), 0, _MAX_CONTEXT)[0]
+    for end in range(policy.VOCABULARY):
+        for limit in range(1, 24):
+            one = policy.request("a", policy.text(1, 7), limit, end_tokens=[end])
+            simulation = Simulation(
+                policy.limits(_MAX_CONTEXT), 40, Speculation(_drafter("oracle", [one]), 16)
+            )
+            simulation.submit(one)
+            simulation.run()
+            simulation.check_answers([one])
+            place = whole.index(end) + 1 if end in whole else 99
+            assert len(simulation.answers["a", 0]) == min(limit, place)
+            is_stopped = simulation.finished["a", 0] is FinishReason.STOP
+            assert is_stopped == (place <= limit)
+
+
+def test_an_end_token_is_first_drawn_at_exactly_the_least_number_of_tokens() -> None:
+    for num_least in range(1, 20):
+        one = policy.request(
+            "a",
+            policy.text(1, 7),
+            24,
+            end_tokens=range(policy.VOCABULARY - 1),
+            min_tokens=num_least,
+        )
+        simulation = Simulation(
+            policy.limits(_MAX_CONTEXT), 40, Speculation(_drafter("oracle", [one]), 16)
+        )
+        simulation.submit(one)
+        simulation.run()
+        simulation.check_answers([one])
+        assert len(simulation.answers["a", 0]) > num_least
 
 
 @pytest.mark.slow  # half a minute
