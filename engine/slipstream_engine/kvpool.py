@@ -36,6 +36,15 @@ class KvPool:
         """One layer of one pool: [rows, KV heads, head_dim]."""
         return self._layers[name][index]
 
+    def move(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy rows, (source, target) each, all at once: a target may be another one's source."""
+        if not pairs:
+            return
+        sources = torch.tensor([source for source, _ in pairs])
+        targets = torch.tensor([target for _, target in pairs])
+        for tensor in self._tensors.values():
+            tensor[:, targets] = tensor[:, sources]
+
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, (source, target) each; no page is a source and a target."""
         if not pairs:

@@ -34,6 +34,7 @@ class Runner:
 
     def run(self, batch: Batch) -> list[Sampled]:
         """A token for every draw, in order; none on a rank that does not draw."""
+        self._pool.move(batch.moves)
         self._pool.copy(batch.copies)
         logits: Tensor | None
         if self._recorded is not None and self._recorded.takes(batch):
@@ -58,9 +59,13 @@ class Runner:
         for chunk in batch.chunks:
             start = len(tokens)
             tokens += chunk.tokens
-            positions += range(chunk.start, chunk.end)
+            if chunk.ancestors:
+                positions += [chunk.start - 1 + seen.bit_count() for seen in chunk.ancestors]
+            else:
+                positions += range(chunk.start, chunk.end)
             slots += self._slots(chunk)
-            spans.append(Span(start, len(tokens), runs(chunk.pages, chunk.end, self._page_tokens)))
+            reach = runs(chunk.pages, chunk.end, self._page_tokens)
+            spans.append(Span(start, len(tokens), reach, chunk.ancestors))
             for draw in chunk.draws:
                 row = start + draw.row
                 # Draws of one row stand together: `n` answers part at the prompt's last token.

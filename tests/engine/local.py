@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slipstream_engine import ranks, sampler
-from slipstream_engine.batch import Batch, Draw, Sampled
+from slipstream_engine.batch import Batch, Draw, Progress, Sampled
 from slipstream_engine.group import Alone, Group, PeerLostError
 from slipstream_engine.kvpool import KvPool
 from slipstream_engine.layers import Builder
@@ -112,10 +112,23 @@ def drive(
 
     `disturb` is called before each step with its number.
     """
-    answers: Answers = {(one.id, i): [] for _, one in arrivals for i in range(one.num_samples)}
+    told = drive_to_draws(scheduler, runner, arrivals, disturb)
+    return {key: [one.sampled.token for one in progress] for key, progress in told.items()}
+
+
+def drive_to_draws(
+    scheduler: Scheduler,
+    runner: Runs,
+    arrivals: Sequence[tuple[int, Request]],
+    disturb: Callable[[int], None] = lambda step: None,
+) -> dict[tuple[str, int], list[Progress]]:
+    """The same, with all that was told of each token."""
+    told: dict[tuple[str, int], list[Progress]] = {
+        (one.id, sample): [] for _, one in arrivals for sample in range(one.num_samples)
+    }
     pending = sorted(arrivals, key=lambda arrival: arrival[0])
     step = 0
-    unfinished = set(answers)
+    unfinished = set(told)
     while unfinished:
         while pending and pending[0][0] <= step:
             scheduler.submit(pending.pop(0)[1])
@@ -125,11 +138,13 @@ def drive(
         if batch is None:
             continue
         for progress in scheduler.commit(batch, runner.run(batch)):
-            answers[progress.request_id, progress.sample].append(progress.sampled.token)
+            key = (progress.request_id, progress.sample)
+            assert key in unfinished, "a token after the end"
+            told[key].append(progress)
             if progress.finish is not None:
-                unfinished.remove((progress.request_id, progress.sample))
+                unfinished.remove(key)
         scheduler.check()
-    return answers
+    return told
 
 
 def limits(
@@ -153,9 +168,18 @@ def naive(
     model: Decoder, one: Request, max_context: int, sample: int = 0
 ) -> tuple[list[int], FinishReason]:
     """No cache, no batch, no pages shared: the whole sequence again for every token."""
+    drawn, finish = naive_draws(model, one, max_context, sample)
+    return [one.token for one in drawn], finish
+
+
+def naive_draws(
+    model: Decoder, one: Request, max_context: int, sample: int = 0
+) -> tuple[list[Sampled], FinishReason]:
+    """The same, with log-probabilities where they are asked for."""
     tokens = list(one.prompt)
-    answer: list[int] = []
+    answer: list[Sampled] = []
     while True:
+        is_short = len(answer) < one.min_tokens
         draw = Draw(
             row=0,
             position=len(tokens),
@@ -163,12 +187,12 @@ def naive(
             sampling=one.sampling,
             history=tuple(tokens) if one.sampling.needs_history else (),
             num_prompt_tokens=len(one.prompt),
+            banned=tuple(sorted(one.end_tokens)) if is_short else (),
         )
-        drawn = sampler.sample(last_logits(model, tokens).unsqueeze(0), [0], [draw])
-        token = drawn[0].token
-        answer.append(token)
-        tokens.append(token)
-        if token in one.end_tokens:
+        drawn = sampler.sample(last_logits(model, tokens).unsqueeze(0), [0], [draw])[0]
+        answer.append(drawn)
+        tokens.append(drawn.token)
+        if drawn.token in one.end_tokens:
             return answer, FinishReason.STOP
         if len(answer) == one.max_tokens or len(tokens) == max_context:
             return answer, FinishReason.LENGTH
