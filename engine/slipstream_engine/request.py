@@ -70,3 +70,12 @@ class Request:
     prediction: tuple[int, ...] = ()
     is_predicted: bool = False
     guide: Guide | None = None
+
+    def check(self, max_context: int, key_bytes: int) -> None:
+        """Raises ValueError for what can never run."""
+        if not 0 < len(self.prompt) < max_context:
+            raise ValueError(f"a prompt of {len(self.prompt)} tokens")
+        if self.max_tokens < 1 or self.num_samples < 1:
+            raise ValueError(f"{self.num_samples} answers of at most {self.max_tokens}")
+        if len(self.root_key) not in (0, key_bytes):
+            raise ValueError(f"a root key of {len(self.root_key)} bytes")

@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from slipstream_engine import invariants
 from slipstream_engine.batch import Batch, Chunk, Draw, Load, Progress, Sampled
+from slipstream_engine.continuations import Continuations
 from slipstream_engine.invariants import Queues
 from slipstream_engine.pages import PagePool
 from slipstream_engine.request import Request
@@ -71,7 +72,7 @@ class Scheduler:
         # The batch that is out, and whose its chunks are.
         self._batch: Batch | None = None
         self._scheduled: list[Sequence] = []
-        self._speculation = speculation
+        self._continuations = Continuations(speculation)
         self._drafts: dict[Sequence, Draft] = {}
         # Rows of the pool to be moved before the next batch (`Batch.moves`).
         self._moves: list[tuple[int, int]] = []
@@ -107,12 +108,7 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises ValueError for one that can never run or is there already."""
-        if not 0 < len(request.prompt) < self._limits.max_context:
-            raise ValueError(f"a prompt of {len(request.prompt)} tokens")
-        if request.max_tokens < 1 or request.num_samples < 1:
-            raise ValueError(f"{request.num_samples} answers of at most {request.max_tokens}")
-        if len(request.root_key) not in (0, KEY_BYTES):
-            raise ValueError(f"a root key of {len(request.root_key)} bytes")
+        request.check(self._limits.max_context, KEY_BYTES)
         if request.id in self._requests:
             raise ValueError(f"a second request {request.id}")
         root_key = request.root_key or self._root_key
@@ -125,7 +121,7 @@ class Scheduler:
         """Forget a request and free its pages; one that is gone already is no error."""
         for sequence in self._requests.pop(request_id, ()):
             self._remove(sequence)
-            self._stop(sequence, finished=False)
+            self._continuations.stop(sequence, finished=False)
 
     def abort_sample(self, request_id: str, sample: int) -> None:
         """Forget one sample of a request, now or when it would part from the others."""
@@ -157,12 +153,16 @@ class Scheduler:
         """
         if self._batch is not None:
             raise ValueError("the last batch is not committed yet")
+        limits = self._limits
         plan = self._plan_decodes()
         if self._yield_to_better():
             plan = [(sequence, count) for sequence, count in plan if sequence.is_running]
-        drafts = self._plan_drafts([sequence for sequence, _ in plan])
+        num_left = limits.max_batch_tokens - len(plan)
+        drafts = self._continuations.drafts(
+            [sequence for sequence, _ in plan], limits.max_context, self._num_prompt(), num_left
+        )
         num_drafted = sum(len(draft.tokens) for draft in drafts.values())
-        plan += self._plan_prefills(self._limits.max_batch_tokens - len(plan) - num_drafted)
+        plan += self._plan_prefills(num_left - num_drafted)
         copies = self._tables.take_copies()
         if not plan:
             return None
@@ -175,10 +175,8 @@ class Scheduler:
         num_prefill = 0
         for sequence, count in plan:
             draft = drafts.get(sequence, NO_DRAFT)
-            chunks.append(sequence.chunk(count, self._limits.page_tokens, draft))
-            num_left = len(sequence.request.prompt) - sequence.num_computed
-            if num_left > 0:
-                num_prefill += min(count, num_left)
+            chunks.append(sequence.chunk(count, limits.page_tokens, draft))
+            num_prefill += sequence.num_prompt_in(count)
         self._scheduled = [sequence for sequence, _ in plan]
         moves, self._moves = tuple(self._moves), []
         self._batch = Batch(tuple(chunks), copies, num_prefill, moves)
@@ -193,7 +191,6 @@ class Scheduler:
         if batch is not self._batch or len(sampled) != batch.num_draws:
             raise ValueError(f"{len(sampled)} tokens, or not for the batch that is out")
         scheduled, self._scheduled, self._batch = self._scheduled, [], None
-        drafts, self._drafts = self._drafts, {}
         progress: list[Progress] = []
         first = 0
         for sequence, chunk in zip(scheduled, batch.chunks, strict=True):
@@ -202,7 +199,7 @@ class Scheduler:
             if not sequence.is_running:
                 pass
             elif draws and sequence.num_generated:
-                draft = drafts.get(sequence, NO_DRAFT)
+                draft = self._drafts.get(sequence, NO_DRAFT)
                 self._append_drawn(sequence, chunk, draft, sampled[first:last], progress)
             else:
                 sequence.num_computed = chunk.end
@@ -256,24 +253,10 @@ class Scheduler:
                 planned.append((sequence, 1))
         return planned
 
-    def _plan_drafts(self, decoding: list[Sequence]) -> dict[Sequence, Draft]:
-        """For each sequence that has begun its answer a draft; maybe none.
-
-        Prompts that wait leave drafts half of the batch.
-        """
-        if self._speculation is None:
-            return {}
-        alone = [one for one in decoding if one.num_generated]
-        if not alone:
-            return {}
-        budget = self._limits.max_batch_tokens - len(decoding)
-        num_prompt = sum(one.num_uncomputed for one in self._running if one.num_uncomputed > 1)
-        if num_prompt or self._waiting:
-            budget //= 2
-        asked = [(one.spec_key, one.room(self._limits.max_context)) for one in alone]
-        num_others = len(decoding) + min(num_prompt, budget)
-        drafts = self._speculation.propose(asked, num_others, budget)
-        return dict(zip(alone, drafts, strict=True))
+    def _num_prompt(self) -> int:
+        """Tokens of prompts that could be computed now."""
+        chunks = [one.num_uncomputed for one in self._running if one.num_uncomputed > 1]
+        return sum(chunks) + (self._waiting[0].num_uncomputed if self._waiting else 0)
 
     def _plan_prefills(self, budget: int) -> list[tuple[Sequence, int]]:
         """Prompts, running and waiting ones by rank, and how many tokens of each."""
@@ -331,15 +314,11 @@ class Scheduler:
 
     def _end(self, sequence: Sequence) -> None:
         self._remove(sequence)
-        self._stop(sequence, finished=True)
+        self._continuations.stop(sequence, finished=True)
         siblings = self._requests[sequence.request.id]
         siblings.remove(sequence)
         if not siblings:
             del self._requests[sequence.request.id]
-
-    def _stop(self, sequence: Sequence, *, finished: bool) -> None:
-        if self._speculation is not None:
-            self._speculation.stop(sequence.spec_key, finished=finished)
 
     def _append_drawn(
         self,
@@ -353,17 +332,12 @@ class Scheduler:
 
         What the pages hold of the draft behind them is cut off before anything is sealed.
         """
-        key, num_cached = sequence.spec_key, sequence.num_cached or 0
         taken = sequence.take(chunk, draft, sampled, self._limits.max_context)
-        progress += [Progress(*key, one, None, num_cached) for one in taken.results]
-        if taken.finish is not None:
-            progress[-1] = Progress(*key, taken.results[-1], taken.finish, num_cached)
+        progress += taken.progress
         self._moves += self._tables.moves(chunk, taken.rows)
         self._tables.shrink(sequence)
         self._tables.seal(sequence)
-        if self._speculation is not None:
-            told = [one.token for one in taken.results]
-            self._speculation.commit(key, told, draft, taken.num_accepted)
+        self._continuations.commit(sequence, taken, draft)
         if taken.finish is not None:
             self._end(sequence)
 
@@ -390,9 +364,7 @@ class Scheduler:
         if len(going_on) > 1 or len(draws) > 1:
             self._part(sequence, going_on)
         sequence.tokens.append(going_on[0][1])
-        if self._speculation is not None:
-            for sample, token in going_on:
-                self._speculation.start(sequence.subject(sample), [token])
+        self._continuations.begin(sequence, going_on)
 
     def _part(self, sequence: Sequence, going_on: list[tuple[int, int]]) -> None:
         """Every sample but the first one becomes a sequence of its own.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from slipstream_engine.batch import Chunk, Draw, Sampled
+from slipstream_engine.batch import Chunk, Draw, Progress, Sampled
 from slipstream_engine.request import FinishReason, Request
 from slipstream_engine.spec import verify
 from slipstream_engine.spec.draft import NO_DRAFT, Draft, Key, Subject
@@ -20,10 +20,14 @@ class Taken:
     `rows`: of the chunk, those whose keys and values are the answer's.
     """
 
-    results: list[Sampled]
+    progress: list[Progress]
     finish: FinishReason | None
     rows: list[int]
     num_accepted: int
+
+    @property
+    def tokens(self) -> list[int]:
+        return [one.sampled.token for one in self.progress]
 
 
 class Sequence:
@@ -111,6 +115,10 @@ class Sequence:
             verify.ancestors(draft),
         )
 
+    def num_prompt_in(self, count: int) -> int:
+        """How many of its next `count` tokens are its prompt's."""
+        return min(count, max(0, len(self.request.prompt) - self.num_computed))
+
     def subject(self, sample: int) -> Subject:
         """One of its samples as drafters see it."""
         request = self.request
@@ -169,18 +177,18 @@ class Sequence:
         limit ends it with that reason. That token itself is not appended.
         """
         path = verify.path(draft, [one.token for one in sampled])
-        results: list[Sampled] = []
+        progress: list[Progress] = []
         finish = None
         for row in path:
-            results.append(sampled[row])
-            finish = self.finish_at(sampled[row].token, max_context)
+            token = sampled[row].token
+            finish = self.finish_at(token, max_context)
+            progress.append(Progress(*self.spec_key, sampled[row], finish, self.num_cached or 0))
             if finish is not None:
                 break
-            self.tokens.append(sampled[row].token)
-        own = len(chunk.tokens) - len(draft.tokens)
-        self.num_computed = chunk.start + own - 1 + len(results)
-        num_accepted = min(len(results), len(path) - 1)
-        return Taken(results, finish, path[: len(results)], num_accepted)
+            self.tokens.append(token)
+        count, own = len(progress), len(chunk.tokens) - len(draft.tokens)
+        self.num_computed = chunk.start + own - 1 + count
+        return Taken(progress, finish, path[:count], min(count, len(path) - 1))
 
     def keep_samples(self, samples: tuple[int, ...]) -> None:
         """It stands for these alone from now on."""

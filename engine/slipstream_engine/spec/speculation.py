@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from slipstream_engine.spec import verify
-from slipstream_engine.spec.draft import NO_DRAFT, Draft, Drafter, Key, Subject
+from slipstream_engine.spec import lengths, verify
+from slipstream_engine.spec.draft import Draft, Drafter, Key, Subject
+from slipstream_engine.spec.lengths import CostTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,24 +19,6 @@ class Outcome:
     num_accepted: int
 
 
-class Lengths(Protocol):
-    """How much of each draft is worth its share of the step."""
-
-    def choose(self, drafts: Sequence[Draft], num_other_tokens: int) -> list[int]:
-        """For each sequence how many of its draft's tokens are verified, 0 to all of them.
-
-        `num_other_tokens`: what the step computes anyway, the sequences' own tokens among them.
-        """
-        ...
-
-
-class AllOfThem:
-    """Every draft as it is."""
-
-    def choose(self, drafts: Sequence[Draft], num_other_tokens: int) -> list[int]:
-        return [len(draft.tokens) for draft in drafts]
-
-
 class Speculation:
     """Sequences start and stop; in between, drafts are asked for and what became of them is told.
 
@@ -45,11 +27,13 @@ class Speculation:
     """
 
     def __init__(
-        self, drafter: Drafter, max_draft_tokens: int, lengths: Lengths | None = None
+        self, drafter: Drafter, max_draft_tokens: int, cost: CostTable | None = None
     ) -> None:
+        """`cost`: what steps take here; None: drafts are verified whole, whatever that costs."""
         self._drafter = drafter
         self._max_draft_tokens = max_draft_tokens
-        self._lengths = lengths or AllOfThem()
+        self._cost = cost
+        self._mode = lengths.START
         # What was not told yet: the subject and its output so far.
         self._untold: dict[Key, tuple[Subject, list[int]]] = {}
         self._told: set[Key] = set()
@@ -60,21 +44,33 @@ class Speculation:
         self._untold[subject.key] = (subject, list(tokens))
 
     def propose(
-        self, asked: Sequence[tuple[Key, int]], num_other_tokens: int, max_tokens: int
+        self, asked: Sequence[tuple[Key, int]], other_tokens: int, max_tokens: int
     ) -> list[Draft]:
-        """For each sequence a draft of at most so many tokens, at most `max_tokens` together."""
+        """For each sequence a draft of at most so many tokens, at most `max_tokens` together.
+
+        `other_tokens`: of prompts in the same step.
+        """
         for key, _ in asked:
             if key in self._untold:
                 self._tell(key)
         largest = self._max_draft_tokens
         drafts = self._drafter.propose([(key, min(room, largest)) for key, room in asked])
-        counts = self._lengths.choose(drafts, num_other_tokens)
-        chosen: list[Draft] = []
-        for draft, count in zip(drafts, counts, strict=True):
-            count = min(count, max_tokens)
-            max_tokens -= count
-            chosen.append(verify.cut(draft, count) if count else NO_DRAFT)
-        return chosen
+        if not any(draft.tokens for draft in drafts):
+            return drafts
+        counts = self._lengths(drafts, other_tokens, max_tokens)
+        return [verify.cut(draft, count) for draft, count in zip(drafts, counts, strict=True)]
+
+    def _lengths(self, drafts: list[Draft], other_tokens: int, max_tokens: int) -> Sequence[int]:
+        if self._cost is not None:
+            candidates = [lengths.reach(draft) for draft in drafts]
+            chosen = lengths.choose(candidates, self._cost, self._mode, other_tokens, max_tokens)
+            self._mode = chosen.mode
+            return chosen.lengths
+        counts: list[int] = []
+        for draft in drafts:
+            counts.append(min(len(draft.tokens), max_tokens))
+            max_tokens -= counts[-1]
+        return counts
 
     def commit(self, key: Key, tokens: Sequence[int], draft: Draft, num_accepted: int) -> None:
         """What became output of a sequence in a step, of which the first were in its draft."""

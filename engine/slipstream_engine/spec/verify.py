@@ -8,7 +8,7 @@ probabilities (`Proposal`) needs no other rule, only another way to draw (`sampl
 
 from collections.abc import Sequence
 
-from slipstream_engine.spec.draft import Draft
+from slipstream_engine.spec.draft import NO_DRAFT, Draft
 
 
 def path(draft: Draft, drawn: Sequence[int]) -> list[int]:
@@ -61,31 +61,12 @@ def cut(draft: Draft, count: int) -> Draft:
     """Its first tokens, which are a draft too."""
     if count >= len(draft.tokens):
         return draft
+    if count == 0:
+        return NO_DRAFT
     return Draft(
         draft.tokens[:count],
         draft.parents[:count],
         draft.accept[:count],
         draft.source,
         draft.proposals[:count],
-    )
-
-
-def without(draft: Draft, illegal: Sequence[bool]) -> Draft:
-    """The draft without the tokens that may not be drawn and all that follow them."""
-    if not any(illegal):
-        return draft
-    if not draft.parents:
-        return cut(draft, list(illegal).index(True))
-    place: dict[int, int] = {-1: -1}
-    kept: list[int] = []
-    for index, parent in enumerate(draft.parents):
-        if not illegal[index] and parent in place:
-            place[index] = len(kept)
-            kept.append(index)
-    return Draft(
-        tuple(draft.tokens[index] for index in kept),
-        tuple(place[draft.parents[index]] for index in kept),
-        tuple(draft.accept[index] for index in kept) if draft.accept else (),
-        draft.source,
-        tuple(draft.proposals[index] for index in kept) if draft.proposals else (),
     )
