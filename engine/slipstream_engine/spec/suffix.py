@@ -8,6 +8,7 @@ long: that is nearer.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from slipstream_engine.spec import chances
 from slipstream_engine.spec.automaton import Automaton, Trail
 from slipstream_engine.spec.draft import NO_DRAFT, Draft, Key, Subject
 
@@ -15,17 +16,6 @@ from slipstream_engine.spec.draft import NO_DRAFT, Draft, Key, Subject
 MOST_PROMPT_TOKENS = 16_384
 # Of an output the automaton holds so much at most, and half of it when it must forget.
 MOST_OUTPUT_TOKENS = 16_384
-
-# How often the token is wrong that follows a suffix of n tokens which was seen before: 0.9 / n, by
-# 240,000 tokens of changed files (`make bench-drafters`) for n from 1 to 1000 within a third.
-_WRONG = 0.9
-_ACCEPT = tuple(1 - min(_WRONG, _WRONG / max(length, 1)) for length in range(4096))
-
-
-def accept(length: int, count: int) -> tuple[float, ...]:
-    """The chances of tokens that followed a suffix of so many tokens; each makes it longer."""
-    start = min(length, len(_ACCEPT) - count)
-    return _ACCEPT[start : start + count]
 
 
 @dataclass(slots=True)
@@ -104,7 +94,9 @@ class SuffixDrafter:
             tokens += sequence.output[: budget - len(tokens)]
         else:
             return NO_DRAFT
-        return Draft(tuple(tokens), (), accept(length, len(tokens)), SuffixDrafter.name)
+        return Draft(
+            tuple(tokens), (), chances.after_match(length, len(tokens)), SuffixDrafter.name
+        )
 
 
 def _on(text: list[int], place: int, count: int) -> list[int]:
