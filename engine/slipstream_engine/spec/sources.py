@@ -1,7 +1,7 @@
 """Which code of a prompt an answer will probably repeat, as it will stand in the answer. Pure text.
 
-Who wants a file changed sends it: in a fenced block, or between the tags of the models that merge an
-edit into a file. Nothing is lost where the guess is wrong: what is found is only drafted from.
+Who wants a file changed sends it: in a fenced block, or between the tags of the models that merge
+an edit into a file. Nothing is lost where the guess is wrong: what is found is only drafted from.
 """
 
 import re
