@@ -68,5 +68,16 @@ def cut_by_drain() -> ApiError:
     return unavailable("the engine ends and could not wait for this answer", "draining")
 
 
+def guide_failed(reason: str) -> ApiError:
+    """500: the form that was asked for became too much work, or the library gave up on it."""
+    return ApiError(
+        500,
+        f"the form of the answer could not be kept: {reason}",
+        type_="server_error",
+        code="guide_failed",
+        headers={"x-should-retry": "false"},
+    )
+
+
 def internal(message: str) -> ApiError:
     return ApiError(500, message, type_="server_error", code="engine_failed")

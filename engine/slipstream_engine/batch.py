@@ -111,6 +111,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """The end of a request, all of its samples, by a fault of its own. Nothing else is touched."""
+
+    request_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Where the queues and the pages stand; the counters only ever grow.
 

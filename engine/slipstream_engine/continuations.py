@@ -1,18 +1,29 @@
-"""What will probably follow each sequence: its draft, and what becomes of it."""
+"""What may follow each sequence, what probably will, and what becomes of it: guides and drafts."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
+from slipstream_engine.guides.interface import Guides
+from slipstream_engine.request import Request
 from slipstream_engine.sequences import Sequence, Taken
 from slipstream_engine.spec.draft import Draft
 from slipstream_engine.spec.speculation import Speculation
 
 
 class Continuations:
-    """Between the scheduler, which knows sequences, and speculation, which knows keys."""
+    """Between the scheduler, which knows sequences, and what knows keys: speculation, guides."""
 
-    def __init__(self, speculation: Speculation | None) -> None:
+    def __init__(self, speculation: Speculation | None, guides: Guides | None) -> None:
         self._speculation = speculation
+        self._guides = guides
+
+    def submit(self, request: Request) -> None:
+        """Raises ValueError for a request with a guide where there are none, GuideError."""
+        if request.guide is None:
+            return
+        if self._guides is None:
+            raise ValueError("a request with a guide")
+        self._guides.start(request.id, request.guide, request.end_tokens, request.min_tokens)
 
     def drafts(
         self, decoding: Seq[Sequence], max_context: int, prompt_tokens: int, budget: int
@@ -28,21 +39,50 @@ class Continuations:
         if prompt_tokens:
             budget //= 2
         asked = [(one.spec_key, one.room(max_context)) for one in begun]
-        drafts = self._speculation.propose(asked, min(prompt_tokens, budget), budget)
+        legal = None
+        if self._guides is not None and any(one.request.guide is not None for one in begun):
+            legal = self._guides.legal
+        drafts = self._speculation.propose(asked, min(prompt_tokens, budget), budget, legal)
         return dict(zip(begun, drafts, strict=True))
+
+    def allowed(self, sequence: Sequence, count: int, draft: Draft) -> tuple[bytes, ...]:
+        """What may be drawn after its next `count` tokens and after each of the draft's.
+
+        Nothing where all may be, or nothing is drawn yet.
+        """
+        if self._guides is None or sequence.request.guide is None:
+            return ()
+        if count < sequence.num_uncomputed:
+            return ()
+        return self._guides.masks(sequence.spec_key, draft)
 
     def begin(self, sequence: Sequence, firsts: Iterable[tuple[int, int]]) -> None:
         """Samples with the first token of each."""
+        firsts = tuple(firsts)
+        if self._guides is not None and sequence.request.guide is not None:
+            for sample, token in firsts:
+                self._guides.commit((sequence.request.id, sample), [token])
         if self._speculation is not None:
             for sample, token in firsts:
                 self._speculation.start(sequence.subject(sample), [token])
 
     def commit(self, sequence: Sequence, taken: Taken, draft: Draft) -> None:
+        key = sequence.spec_key
+        if self._guides is not None and taken.finish is None:
+            self._guides.commit(key, taken.tokens)
         if self._speculation is not None:
-            key = sequence.spec_key
             self._speculation.commit(key, taken.tokens, draft, taken.num_accepted)
 
     def stop(self, sequence: Sequence, *, finished: bool) -> None:
         """`finished`: its text is whole; else nobody wants it any more."""
         if self._speculation is not None:
             self._speculation.stop(sequence.spec_key, finished=finished)
+
+    def end(self, request_id: str) -> None:
+        """None of its samples goes on."""
+        if self._guides is not None:
+            self._guides.stop(request_id)
+
+    def take_failures(self) -> dict[str, str]:
+        """Requests whose guide failed since this was last asked, and how."""
+        return {} if self._guides is None else self._guides.take_failures()

@@ -187,4 +187,5 @@ class Engine:
         return keys.root_key(dataclasses.replace(namespace, tenant_salt=tenant_salt))
 
     def _observe_step(self, step: Step) -> None:
+        self.metrics.guide_failures.inc(len(step.failures))
         self.pace.prefill(step.num_prefill_tokens, len(step.progress), step.run_s)

@@ -6,7 +6,8 @@ Knows no sockets, no tensors and no time: the runner and the clock are given to 
 from collections.abc import Callable
 from typing import Protocol
 
-from slipstream_engine.batch import Batch, Sampled
+from slipstream_engine.batch import Batch, Failure, Sampled
+from slipstream_engine.guides.spec import GuideError
 from slipstream_engine.messages import Abort, AbortSample, Step, Submit
 from slipstream_engine.scheduler import Scheduler
 
@@ -24,6 +25,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
+        self._failures: list[Failure] = []
 
     @property
     def is_idle(self) -> bool:
@@ -34,7 +36,10 @@ class EngineLoop:
         """Raises ValueError for a request that can never run; its sender should have known."""
         match command:
             case Submit(request):
-                self._scheduler.submit(request)
+                try:
+                    self._scheduler.submit(request)
+                except GuideError as error:
+                    self._failures.append(Failure(request.id, str(error)))
             case Abort(request_id):
                 self._scheduler.abort(request_id)
             case AbortSample(request_id, sample):
@@ -44,15 +49,27 @@ class EngineLoop:
         """One forward pass where there is work; always the load, so that gauges follow aborts."""
         batch = self._scheduler.schedule()
         if batch is None:
-            return Step((), self._scheduler.load())
+            return Step((), self._scheduler.load(), failures=self._take_failures())
         began = self._clock()
         sampled = self._runner.run(batch)
         run_s = self._clock() - began
+        # Before the commit: no token is told that nobody has checked.
+        self._end_failed()
         progress = tuple(self._scheduler.commit(batch, sampled))
+        self._end_failed()
         return Step(
             progress,
             self._scheduler.load(),
             batch.num_prefill_tokens,
             run_s,
             self._scheduler.take_admitted(),
+            self._take_failures(),
         )
+
+    def _end_failed(self) -> None:
+        for request_id, message in self._scheduler.take_failures().items():
+            self._failures.append(Failure(request_id, message))
+
+    def _take_failures(self) -> tuple[Failure, ...]:
+        failures, self._failures = tuple(self._failures), []
+        return failures

@@ -8,7 +8,7 @@ import struct
 
 import msgspec
 
-from slipstream_engine.batch import Load, Progress
+from slipstream_engine.batch import Failure, Load, Progress
 from slipstream_engine.request import Request
 from slipstream_kvstore.keys import Namespace
 
@@ -69,7 +69,8 @@ class Step(_Message, frozen=True, tag="step"):
     """What one step brought, and where the queues stand after it.
 
     `num_prefill_tokens` of it were prompts, and the model ran for `run_s`. `admitted`: ids of the
-    requests that ran for the first time, which ends their time in the queue.
+    requests that ran for the first time, which ends their time in the queue. `failures` come
+    after the progress.
     """
 
     progress: tuple[Progress, ...]
@@ -77,6 +78,7 @@ class Step(_Message, frozen=True, tag="step"):
     num_prefill_tokens: int = 0
     run_s: float = 0.0
     admitted: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
 
 
 class Failed(_Message, frozen=True, tag="failed"):

@@ -28,6 +28,9 @@ class EngineMetrics:
         self._load = Load(0, 0, 0, 0, 1)
         self.prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts.")
         self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
+        self.guide_failures = self._counter(
+            "slipstream_guide_failures", "Answers ended because their guide failed."
+        )
         self.ttft_s = self._latency(
             "vllm:time_to_first_token_seconds", "From arrival to the first token."
         )

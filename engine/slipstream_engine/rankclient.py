@@ -36,6 +36,10 @@ class RankError(Exception):
         self.failure = failure
 
 
+class RequestError(Exception):
+    """A request failed by a fault of its own; the rank goes on."""
+
+
 class Mailbox:
     """What has come for some requests and was not taken yet.
 
@@ -52,7 +56,8 @@ class Mailbox:
     async def take(self) -> list[tuple[float, Progress]]:
         """All that came since the last time, each with when it came; waits for the first.
 
-        Raises RankError, or what the answer was given up with, once all before it was taken.
+        Raises RankError, RequestError, or what the answer was given up with, once all before it
+        was taken.
         """
         while not self._arrived:
             if self._error is not None:
@@ -265,6 +270,9 @@ class RankClient:
             asked.mailbox.put(now_s, progress)
             if progress.finish is not None:
                 self._close_sample(asked, progress.request_id, progress.sample)
+        for failure in step.failures:
+            if (asked := self._open.get(failure.request_id)) is not None:
+                self.give_up(asked.mailbox, RequestError(failure.message))
         self.on_step(step)
 
     def _close_sample(self, asked: _Open, request_id: str, sample: int) -> None:

@@ -16,6 +16,7 @@ from operator import attrgetter
 from slipstream_engine import invariants
 from slipstream_engine.batch import Batch, Chunk, Draw, Load, Progress, Sampled
 from slipstream_engine.continuations import Continuations
+from slipstream_engine.guides.interface import Guides
 from slipstream_engine.invariants import Queues
 from slipstream_engine.pages import PagePool
 from slipstream_engine.request import Request
@@ -53,6 +54,7 @@ class Scheduler:
         num_pages: int,
         root_key: bytes = bytes(KEY_BYTES),
         speculation: Speculation | None = None,
+        guides: Guides | None = None,
     ) -> None:
         """`root_key`: the start of the page keys of requests that bring none.
 
@@ -72,7 +74,7 @@ class Scheduler:
         # The batch that is out, and whose its chunks are.
         self._batch: Batch | None = None
         self._scheduled: list[Sequence] = []
-        self._continuations = Continuations(speculation)
+        self._continuations = Continuations(speculation, guides)
         self._drafts: dict[Sequence, Draft] = {}
         # Rows of the pool to be moved before the next batch (`Batch.moves`).
         self._moves: list[tuple[int, int]] = []
@@ -107,10 +109,14 @@ class Scheduler:
         )
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises ValueError for one that can never run or is there already."""
+        """Queue a request.
+
+        Raises ValueError for one that can never run or is there already, GuideError among them.
+        """
         request.check(self._limits.max_context, KEY_BYTES)
         if request.id in self._requests:
             raise ValueError(f"a second request {request.id}")
+        self._continuations.submit(request)
         root_key = request.root_key or self._root_key
         sequence = Sequence(request, self._num_submitted, root_key)
         self._num_submitted += 1
@@ -122,6 +128,7 @@ class Scheduler:
         for sequence in self._requests.pop(request_id, ()):
             self._remove(sequence)
             self._continuations.stop(sequence, finished=False)
+        self._continuations.end(request_id)
 
     def abort_sample(self, request_id: str, sample: int) -> None:
         """Forget one sample of a request, now or when it would part from the others."""
@@ -138,6 +145,13 @@ class Scheduler:
         """Requests that ran for the first time since this was last asked."""
         admitted, self._admitted = tuple(self._admitted), []
         return admitted
+
+    def take_failures(self) -> dict[str, str]:
+        """Requests that must end with an error, and why; aborted. No token of theirs is wanted."""
+        failures = self._continuations.take_failures()
+        for request_id in failures:
+            self.abort(request_id)
+        return failures
 
     def preempt_newest(self) -> bool:
         """The last running sequence in order gives its pages back; False where none runs."""
@@ -175,7 +189,8 @@ class Scheduler:
         num_prefill = 0
         for sequence, count in plan:
             draft = drafts.get(sequence, NO_DRAFT)
-            chunks.append(sequence.chunk(count, limits.page_tokens, draft))
+            allowed = self._continuations.allowed(sequence, count, draft)
+            chunks.append(sequence.chunk(count, limits.page_tokens, draft, allowed))
             num_prefill += sequence.num_prompt_in(count)
         self._scheduled = [sequence for sequence, _ in plan]
         moves, self._moves = tuple(self._moves), []
@@ -319,6 +334,7 @@ class Scheduler:
         siblings.remove(sequence)
         if not siblings:
             del self._requests[sequence.request.id]
+            self._continuations.end(sequence.request.id)
 
     def _append_drawn(
         self,

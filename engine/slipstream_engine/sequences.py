@@ -69,7 +69,8 @@ class Sequence:
         self._keys = [root_key]
         self._needs_history = request.sampling.needs_history
         # Asked for with every token: made once.
-        self._banned = tuple(sorted(request.end_tokens)) if request.min_tokens > 0 else ()
+        is_banning = request.min_tokens > 0 and request.guide is None
+        self._banned = tuple(sorted(request.end_tokens)) if is_banning else ()
 
     @property
     def spec_key(self) -> Key:
@@ -95,8 +96,17 @@ class Sequence:
             known.append(keys.next_key(known[-1], self.tokens[start : start + page_tokens]))
         return known[index + 1]
 
-    def chunk(self, count: int, page_tokens: int, draft: Draft = NO_DRAFT) -> Chunk:
-        """Its next `count` tokens, and draws where those are all: for the draft's tokens too."""
+    def chunk(
+        self,
+        count: int,
+        page_tokens: int,
+        draft: Draft = NO_DRAFT,
+        allowed: tuple[bytes, ...] = (),
+    ) -> Chunk:
+        """Its next `count` tokens, and draws where those are all: for the draft's tokens too.
+
+        `allowed`: what may be drawn from each row that is drawn from; () for everything.
+        """
         start, tokens = self.num_computed, self.tokens
         end = start + count
         if end < len(tokens):
@@ -104,9 +114,10 @@ class Sequence:
             return Chunk(start, tuple(tokens[start:end]), tuple(pages))
         drafted = draft.tokens
         pages = self.pages[: -(-(end + len(drafted)) // page_tokens)]
-        draws = self._draws(count - 1)
+        allowed = allowed or (b"",) * (len(drafted) + 1)
+        draws = self._draws(count - 1, allowed[0])
         if drafted:
-            draws += self._draws_after(draft)
+            draws += self._draws_after(draft, allowed)
         return Chunk(
             start,
             (*tokens[start:], *drafted),
@@ -130,7 +141,7 @@ class Sequence:
         num_left = self.request.max_tokens - self.num_generated
         return min(num_left, max_context - len(self.tokens)) - 1
 
-    def _draws(self, row: int) -> tuple[Draw, ...]:
+    def _draws(self, row: int, allowed: bytes) -> tuple[Draw, ...]:
         """The next token of each of its samples, from the logits of one row of a chunk."""
         request = self.request
         position = len(self.tokens)
@@ -138,11 +149,11 @@ class Sequence:
         banned = self._banned_at(position)
         num_prompt = len(request.prompt)
         return tuple(
-            Draw(row, position, sample, request.sampling, history, num_prompt, banned)
+            Draw(row, position, sample, request.sampling, history, num_prompt, banned, allowed)
             for sample in self.samples
         )
 
-    def _draws_after(self, draft: Draft) -> tuple[Draw, ...]:
+    def _draws_after(self, draft: Draft, allowed: tuple[bytes, ...]) -> tuple[Draw, ...]:
         """What follows each token of a draft, as if that and those before it were the answer."""
         request, sample, num_tokens = self.request, self.samples[0], len(self.tokens)
         num_prompt = len(request.prompt)
@@ -154,7 +165,8 @@ class Sequence:
                 history = (*self.tokens, *before[row])
             position = num_tokens + depth
             banned = self._banned_at(position)
-            draws.append(Draw(row, position, sample, request.sampling, history, num_prompt, banned))
+            terms = (request.sampling, history, num_prompt, banned, allowed[row])
+            draws.append(Draw(row, position, sample, *terms))
         return tuple(draws)
 
     def _banned_at(self, position: int) -> tuple[int, ...]:

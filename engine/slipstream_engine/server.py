@@ -16,7 +16,7 @@ from slipstream_engine.documents import ChatShape, ChunkUsage, TextShape
 from slipstream_engine.engine import Engine, State
 from slipstream_engine.protocol import ChatRequest, CompletionRequest
 from slipstream_engine.questions import Document, Origin
-from slipstream_engine.rankclient import RankError
+from slipstream_engine.rankclient import RankError, RequestError
 from slipstream_engine.streams import EventStream
 
 _log = logging.getLogger(__name__)
@@ -68,6 +68,8 @@ def _shaped(error: Exception, request: web.Request) -> ApiError:
             return error
         case RankError():
             return apierror.internal(str(error))
+        case RequestError():
+            return apierror.guide_failed(str(error))
     _log.error("unexpected error in %s %s", request.method, request.path, exc_info=error)
     return apierror.internal("unexpected error")
 

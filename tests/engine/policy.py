@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from slipstream_engine.batch import Batch, Chunk, Draw, Progress, Sampled
+from slipstream_engine.guides.compiled import Compiler
+from slipstream_engine.guides.matcher import Matchers
+from slipstream_engine.guides.spec import Guide, Vocabulary
 from slipstream_engine.request import FinishReason, Request, SamplingParams
 from slipstream_engine.scheduler import Limits, Scheduler
+from slipstream_engine.spec.draft import NO_DRAFT
 from slipstream_engine.spec.speculation import Speculation
 from slipstream_kvstore import keys
 
@@ -16,6 +20,9 @@ from slipstream_kvstore import keys
 VOCABULARY = 7
 ROOT = bytes(keys.KEY_BYTES)
 GREEDY = SamplingParams(temperature=0.0)
+# The text of each token, for guides.
+LETTERS = "abcdefg"
+_compiler = Compiler(lambda: Vocabulary(tuple(one.encode() for one in LETTERS), {}))
 
 
 def request(
@@ -29,6 +36,7 @@ def request(
     num_samples: int = 1,
     priority: int = 0,
     root_key: bytes = b"",
+    guide: Guide | None = None,
 ) -> Request:
     return Request(
         id_,
@@ -40,7 +48,12 @@ def request(
         num_samples=num_samples,
         priority=priority,
         root_key=root_key,
+        guide=guide,
     )
+
+
+def guides() -> Matchers:
+    return Matchers(_compiler)
 
 
 def limits(
@@ -77,27 +90,35 @@ def drawn(state: int, draw: Draw, tokens: Sequence[int]) -> int:
     if draw.sampling.needs_history:
         value = hash((value, sum(tokens), sum(tokens[: draw.num_prompt_tokens])))
     token = value % VOCABULARY
-    while token in draw.banned:
+    while token in draw.banned or (draw.allowed and not draw.allowed[0] >> token & 1):
         token = (token + 1) % VOCABULARY
     return token
 
 
-Answer = tuple[list[int], FinishReason]
+# Without a reason where the guide has failed.
+Answer = tuple[list[int], FinishReason | None]
 
 
 def naive(one: Request, sample: int, max_context: int) -> Answer:
     """No pages, no batch, no scheduler."""
     tokens = list(one.prompt)
     answer: list[int] = []
+    asked, key = guides(), (one.id, sample)
+    if one.guide is not None:
+        asked.start(one.id, one.guide, one.end_tokens, one.min_tokens)
     while True:
         state = 0
         for token in tokens:
             state = state_after(state, token)
         is_short = len(answer) < one.min_tokens
-        banned = tuple(sorted(one.end_tokens)) if is_short else ()
-        draw = Draw(0, len(tokens), sample, one.sampling, (), len(one.prompt), banned)
+        banned = tuple(sorted(one.end_tokens)) if is_short and one.guide is None else ()
+        (allowed,) = asked.masks(key, NO_DRAFT)
+        if asked.take_failures():
+            return answer, None
+        draw = Draw(0, len(tokens), sample, one.sampling, (), len(one.prompt), banned, allowed)
         token = drawn(state, draw, tokens)
         answer.append(token)
+        asked.commit(key, [token])
         tokens.append(token)
         if token in one.end_tokens:
             return answer, FinishReason.STOP
@@ -252,9 +273,11 @@ class Simulation:
     answers: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     finished: dict[tuple[str, int], FinishReason] = field(default_factory=dict)
     cached: dict[str, int] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.limits, self.num_pages, ROOT, self.speculation)
+        self.guides = guides()
+        self.scheduler = Scheduler(self.limits, self.num_pages, ROOT, self.speculation, self.guides)
         self.store = PageStore(self.limits.page_tokens, self.num_pages)
         self.roots = {ROOT}
         self.open: set[tuple[str, int]] = set()
@@ -291,10 +314,17 @@ class Simulation:
         self.store.check(self.scheduler, self.roots)
         if meanwhile is not None:
             meanwhile()
+        self._end_failed()
         for one in self.scheduler.commit(batch, sampled):
             self._record(one)
+        self._end_failed()
         self._check(has_moves=any(chunk.ancestors for chunk in batch.chunks))
         return batch
+
+    def _end_failed(self) -> None:
+        for id_ in self.scheduler.take_failures():
+            self.failed.add(id_)
+            self.open -= {one for one in self.open if one[0] == id_}
 
     def run_step(self) -> Batch:
         """A step in which there is something to do."""
@@ -310,10 +340,14 @@ class Simulation:
             self.step()
 
     def check_answers(self, requests: Iterable[Request]) -> None:
-        """Finished samples said what the naive loop says; aborted ones the beginning of it."""
+        """Finished samples said what the naive loop says; aborted ones the beginning of it.
+
+        A request whose guide fails for one of its samples has failed, if that was reached.
+        """
         for one in requests:
-            for sample in range(one.num_samples):
-                expected, finish = naive(one, sample, self.limits.max_context)
+            told = [naive(one, index, self.limits.max_context) for index in range(one.num_samples)]
+            assert (one.id in self.failed) <= any(finish is None for _, finish in told)
+            for sample, (expected, finish) in enumerate(told):
                 answer = self.answers[one.id, sample]
                 assert answer == expected[: len(answer)]
                 if (one.id, sample) in self.finished:
@@ -324,6 +358,7 @@ class Simulation:
         """Nobody is left, and no page is held."""
         load = self.scheduler.load()
         assert (load.num_running, load.num_waiting, load.num_pages_used) == (0, 0, 0)
+        assert self.guides.num_requests == 0
 
     def _record(self, progress: Progress) -> None:
         place = (progress.request_id, progress.sample)

@@ -2,14 +2,16 @@
 
 from itertools import count
 
+from slipstream_engine.guides.spec import Guide, GuideKind
 from slipstream_engine.loop import EngineLoop
 from slipstream_engine.messages import Abort, AbortSample, Step, Submit
+from slipstream_engine.request import FinishReason
 from slipstream_engine.scheduler import Scheduler
 from tests.engine import policy
 
 
 def _loop(max_batch_tokens: int = 64) -> EngineLoop:
-    scheduler = Scheduler(policy.limits(tokens=max_batch_tokens), 32)
+    scheduler = Scheduler(policy.limits(tokens=max_batch_tokens), 32, guides=policy.guides())
     ticks = count()
     return EngineLoop(scheduler, policy.PageStore(4, 32), lambda: next(ticks) * 0.5)
 
@@ -57,3 +59,29 @@ def test_aborts_are_seen_in_the_next_load() -> None:
     loop.take(Abort("a"))
     load = loop.step().load
     assert (load.num_running, load.num_pages_used) == (0, 0)
+
+
+def test_a_guide_that_fails_ends_its_request_alone_before_an_unchecked_token_is_told() -> None:
+    loop = _loop()
+    # No end token: after the only text that fits nothing is left to draw.
+    stuck = Guide(GuideKind.CHOICE, '["abc"]')
+    loop.take(Submit(policy.request("a", range(6), guide=stuck, num_samples=2)))
+    wrong = Guide(GuideKind.REGEX, "a(")
+    loop.take(Submit(policy.request("b", range(6), guide=wrong)))
+    other = policy.request("c", range(6), guide=stuck, end_tokens=[6])
+    loop.take(Submit(other))
+    steps: list[Step] = []
+    while not loop.is_idle:
+        steps.append(loop.step())
+    failures = [(number, one) for number, step in enumerate(steps) for one in step.failures]
+    assert [(number, one.request_id) for number, one in failures] == [(0, "b"), (3, "a")]
+    assert "regex parse error" in failures[0][1].message
+    assert "nothing may follow" in failures[1][1].message
+    told = [
+        (one.request_id, one.sample, one.sampled.token) for step in steps for one in step.progress
+    ]
+    for sample in range(2):
+        assert [token for id_, number, token in told if (id_, number) == ("a", sample)] == [0, 1, 2]
+    assert [token for id_, _, token in told if id_ == "c"] == [0, 1, 2, 6]
+    assert steps[-1].progress[-1].finish is FinishReason.STOP
+    assert steps[-1].load.num_pages_used == 0

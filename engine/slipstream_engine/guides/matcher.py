@@ -4,7 +4,7 @@ A draft is walked with the sequence's own matcher and rolled back at the end, so
 `commit` moves it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from llguidance import LLMatcher
 
@@ -96,6 +96,10 @@ class Matchers:
         self._terms.pop(request_id, None)
         self._guided.pop(request_id, None)
 
+    @property
+    def num_requests(self) -> int:
+        return len(self._terms)
+
     def take_failures(self) -> dict[str, str]:
         failures, self._failures = self._failures, {}
         return failures
@@ -130,13 +134,18 @@ class _Guided:
 
     def legal(self, draft: Draft) -> list[int]:
         """Which of the draft's tokens may stand there, in the draft's order."""
-        return sorted(index for index, _, _ in self._walk(draft))
+        found: list[int] = []
+        self._walk(draft, lambda index, phase, depth: found.append(index))
+        return sorted(found)
 
     def masks(self, draft: Draft) -> list[bytes]:
         rows = [self._mask(self._phase, 0)]
         rows += [b""] * len(draft.tokens)
-        for index, phase, depth in self._walk(draft):
+
+        def fill(index: int, phase: int, depth: int) -> None:
             rows[index + 1] = self._mask(phase, depth)
+
+        self._walk(draft, fill)
         if b"" in rows:
             raise _BrokenError("a draft was not cut where it is not legal")
         return rows
@@ -146,11 +155,13 @@ class _Guided:
             self._phase, _ = self._step(self._phase, token)
         self._num_tokens += len(tokens)
 
-    def _walk(self, draft: Draft) -> Iterator[tuple[int, int, int]]:
-        """The legal tokens of a draft, each after its parent: index, phase after it, depth.
+    def _walk(self, draft: Draft, visit: Callable[[int, int, int], None]) -> None:
+        """Visit the legal tokens of a draft, each after its parent: index, phase after it, depth.
 
         The matcher stands behind the token meanwhile, and where it was at the end.
         """
+        if not draft.tokens:
+            return
         children: list[list[int]] = [[] for _ in range(len(draft.tokens) + 1)]
         for index in reversed(range(len(draft.tokens))):
             children[draft.parent(index)].append(index)
@@ -166,7 +177,7 @@ class _Guided:
                 if self._may_follow(phase, token, depth - 1):
                     phase, num_consumed = self._step(phase, token)
                     trail.append((index, phase, num_consumed))
-                    yield index, phase, depth
+                    visit(index, phase, depth)
                     to_visit += children[index]
         finally:
             self._roll_back(sum(consumed for _, _, consumed in trail))

@@ -1,6 +1,6 @@
 """What the scheduler knows of speculation: drafts of a length that pays, and their outcomes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from slipstream_engine.spec import lengths, verify
@@ -44,17 +44,23 @@ class Speculation:
         self._untold[subject.key] = (subject, list(tokens))
 
     def propose(
-        self, asked: Sequence[tuple[Key, int]], other_tokens: int, max_tokens: int
+        self,
+        asked: Sequence[tuple[Key, int]],
+        other_tokens: int,
+        max_tokens: int,
+        legal: Callable[[Key, Draft], Draft] | None = None,
     ) -> list[Draft]:
         """For each sequence a draft of at most so many tokens, at most `max_tokens` together.
 
-        `other_tokens`: of prompts in the same step.
+        `other_tokens`: of prompts in the same step. `legal` takes away what may not stand there.
         """
         for key, _ in asked:
             if key in self._untold:
                 self._tell(key)
         largest = self._max_draft_tokens
         drafts = self._drafter.propose([(key, min(room, largest)) for key, room in asked])
+        if legal is not None:
+            drafts = [legal(key, draft) for (key, _), draft in zip(asked, drafts, strict=True)]
         if not any(draft.tokens for draft in drafts):
             return drafts
         counts = self._lengths(drafts, other_tokens, max_tokens)
