@@ -2,34 +2,28 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from slipstream_api.config import EngineConfig
-from slipstream_api.observation import ErrorClass, Observation, Ring
+from slipstream_api.observation import ErrorClass, Observation, Ring, ToolCallClass
 from slipstream_engine import apierror
 from slipstream_engine.apierror import ApiError
-from slipstream_engine.batch import Progress, Sampled
+from slipstream_engine.batch import Progress
+from slipstream_engine.choices import Asked, Choice, Piece, Spoken
 from slipstream_engine.metrics import EngineMetrics
 from slipstream_engine.questions import Question
 from slipstream_engine.rankclient import Mailbox, RankClient, RankError
-from slipstream_engine.request import FinishReason, Request
+from slipstream_engine.request import FinishReason
 from slipstream_engine.text import TextStream, TokenBytes
 
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What is new in one choice: text, the tokens whose text it is, and the reason of its end.
-
-    `tokens` only where log-probabilities were asked for.
-    """
-
-    index: int
-    text: str
-    tokens: tuple[Sampled, ...]
-    finish: FinishReason | None
+_WORST_FIRST = (
+    ToolCallClass.INVALID_JSON,
+    ToolCallClass.UNKNOWN_NAME,
+    ToolCallClass.VALID,
+    ToolCallClass.NONE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,59 +33,7 @@ class Usage:
     num_prompt_tokens: int
     num_cached_tokens: int
     num_completion_tokens: int
-
-
-class _Asked:
-    """When what happened to one request, on the clock of `time.monotonic`."""
-
-    __slots__ = ("first_s", "last_s", "num_cached", "request")
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.first_s: float | None = None
-        self.last_s: float | None = None
-        self.num_cached = 0
-
-
-class _Choice:
-    """One sample of one request: its text, and what was not given out yet."""
-
-    __slots__ = ("_held", "_pending", "asked", "finish", "index", "last_s", "num_tokens", "text")
-
-    def __init__(self, index: int, asked: _Asked, text: TextStream) -> None:
-        self.index = index
-        self.asked = asked
-        self.text = text
-        self.num_tokens = 0
-        self.last_s: float | None = None
-        self.finish: FinishReason | None = None
-        self._pending = ""
-        # Tokens that wait for their text to go out; kept for log-probabilities alone.
-        self._held: deque[Sampled] | None = (
-            None if asked.request.sampling.num_top_logprobs is None else deque()
-        )
-
-    def add(self, progress: Progress) -> None:
-        self.num_tokens += 1
-        self.finish = progress.finish
-        # The token that ends an answer is no part of its text.
-        if self.finish is not FinishReason.STOP:
-            if self._held is not None:
-                self._held.append(progress.sampled)
-            self._pending += self.text.push(progress.sampled.token)
-        if self.finish is not None:
-            self._pending += self.text.finish()
-        if self.text.is_stopped:
-            self.finish = FinishReason.STOP
-
-    def piece(self) -> Piece:
-        """What is new since the last one."""
-        text, self._pending = self._pending, ""
-        tokens: tuple[Sampled, ...] = ()
-        if self._held is not None:
-            num_out, self.text.num_tokens_out = self.text.num_tokens_out, 0
-            tokens = tuple(self._held.popleft() for _ in range(num_out))
-        return Piece(self.index, text, tokens, self.finish)
+    num_reasoning_tokens: int = 0
 
 
 class Answer:
@@ -110,12 +52,15 @@ class Answer:
         self._rank = rank
         self._metrics = metrics
         self.arrival_s = question.origin.arrival_s
-        self._asked = [_Asked(request) for request in question.requests]
+        self._asked = [Asked(request) for request in question.requests]
         self.choices = [
-            _Choice(
+            Choice(
                 index * question.num_samples + sample,
                 asked,
                 TextStream(token_bytes, question.stops, asked.request.min_tokens),
+                None
+                if question.form.is_plain
+                else Spoken(question.form, is_forced_call=question.is_forced_call),
             )
             for index, asked in enumerate(self._asked)
             for sample in range(question.num_samples)
@@ -135,11 +80,20 @@ class Answer:
         """When the first token of any choice came."""
         return min((a.first_s for a in self._asked if a.first_s is not None), default=None)
 
+    @property
+    def tool_call_class(self) -> ToolCallClass | None:
+        """The worst of all choices."""
+        classes = {c.spoken.tool_call_class for c in self.choices if c.spoken is not None}
+        return next((one for one in _WORST_FIRST if one in classes), None)
+
     def usage(self) -> Usage:
         return Usage(
             self.question.num_prompt_tokens,
             sum(asked.num_cached for asked in self._asked),
             sum(choice.num_tokens for choice in self.choices),
+            sum(
+                choice.spoken.num_reasoning for choice in self.choices if choice.spoken is not None
+            ),
         )
 
     async def take(self) -> list[Piece]:
@@ -147,7 +101,7 @@ class Answer:
 
         Raises RankError, or ApiError when the answer was given up.
         """
-        touched: dict[int, _Choice] = {}
+        touched: dict[int, Choice] = {}
         arrived = await self._mailbox.take()
         self._metrics.generation_tokens.inc(len(arrived))
         for now_s, progress in arrived:
@@ -163,7 +117,7 @@ class Answer:
                     self._rank.end_sample(progress.request_id, progress.sample)
         return [choice.piece() for choice in touched.values()]
 
-    def _count(self, choice: _Choice, progress: Progress, now_s: float) -> None:
+    def _count(self, choice: Choice, progress: Progress, now_s: float) -> None:
         asked, metrics = choice.asked, self._metrics
         if choice.last_s is not None:
             metrics.inter_token_s.observe(now_s - choice.last_s)
@@ -249,7 +203,6 @@ class Answerer:
         question, usage, first_s = answer.question, answer.usage(), answer.first_s
         arrival_s, tpot_s = question.origin.arrival_s, answer.tpot_s()
         status, error_class = (200, None) if answer.is_complete else _outcome(error)
-        finish = answer.choices[0].finish
         return Observation(
             time_unix_s=time.time(),
             disconnect=error_class is ErrorClass.CLIENT_DISCONNECT,
@@ -266,7 +219,8 @@ class Answerer:
             input_tokens=usage.num_prompt_tokens,
             output_tokens=usage.num_completion_tokens,
             cached_tokens=usage.num_cached_tokens,
-            finish_reason=None if finish is None else finish.value,
+            finish_reason=answer.choices[0].reason,
+            tool_call_class=answer.tool_call_class if answer.is_complete else None,
             error_class=error_class,
         )
 

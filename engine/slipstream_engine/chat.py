@@ -1,17 +1,33 @@
-"""Messages to the model's prompt, by the checkpoint's own template in a sandbox."""
+"""Messages and tools to the model's prompt, by the checkpoint's own template in a sandbox."""
 
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import jinja2
+import jinja2.meta
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from slipstream_engine.apierror import ApiError
-from slipstream_engine.protocol import Message
+from slipstream_engine.conversation import Message, Tool, ToolCall
+from slipstream_engine.tools import arguments
 from slipstream_weights.checkpoint import TextModel
+
+# Whatever a template does with values that its author did not think of.
+_FAILURES = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+)
+# How thinking is switched on and off: names of several families, and OpenAI's word for off.
+_SWITCHES = ("enable_thinking", "thinking")
+_EFFORT = "reasoning_effort"
+_OFF = "none"
 
 
 class TemplateError(Exception):
@@ -32,25 +48,66 @@ class ChatTemplate:
             "bos_token": text_model.bos_token or "",
             "eos_token": text_model.eos_token or "",
         }
+        self._given = frozenset({"messages", "tools", "add_generation_prompt", *self._tokens})
         self._template: jinja2.Template | None = None
-        if text_model.chat_template is not None:
+        source = text_model.chat_template
+        # Names that the template takes.
+        self._names: frozenset[str] = frozenset()
+        if source is not None:
             try:
-                self._template = environment.from_string(text_model.chat_template)
+                self._template = environment.from_string(source)
+                found = jinja2.meta.find_undeclared_variables(environment.parse(source))
             except jinja2.TemplateSyntaxError as error:
                 raise TemplateError(f"the chat template is not valid: {error}") from error
+            self._names = frozenset(found) - frozenset(environment.globals)
+        self._takes_text = False
+        self._takes_text = self._writes_text()
 
-    def render(self, messages: Sequence[Message]) -> str:
+    @property
+    def takes_tools(self) -> bool:
+        return "tools" in self._names
+
+    def options(
+        self, effort: str | None, extra: Mapping[str, Any] | None
+    ) -> dict[str, bool | int | float | str | None]:
+        """What the request says to the template itself. Raises ApiError (400): it takes no such."""
+        made: dict[str, Any] = {}
+        if effort is not None:
+            switch = next((name for name in _SWITCHES if name in self._names), None)
+            if _EFFORT in self._names:
+                made[_EFFORT] = effort
+            if switch is not None:
+                made[switch] = effort != _OFF
+            if not made:
+                raise _unsupported("the model's chat template takes none", _EFFORT)
+        for name, value in (extra or {}).items():
+            if name not in self._names or name in self._given:
+                what = f"the model's chat template takes no {name[:64]!r}"
+                raise _unsupported(what, "chat_template_kwargs")
+            made[name] = value
+        return made
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
         """The prompt, ready for the assistant's answer. Raises ApiError (400)."""
         if self._template is None:
             raise ApiError(
                 400, "the model has no chat template; use /v1/completions", code="no_chat_template"
             )
-        plain = [_plain(message) for message in messages]
+        plain = [_plain(message, takes_text=self._takes_text) for message in messages]
         try:
             return self._template.render(
-                messages=plain, tools=None, add_generation_prompt=True, **self._tokens
+                messages=plain,
+                tools=[tool.raw for tool in tools] or None,
+                add_generation_prompt=True,
+                **self._tokens,
+                **(options or {}),
             )
-        except (jinja2.TemplateError, TypeError) as error:
+        except _FAILURES as error:
             raise ApiError(
                 400,
                 f"the model's chat template refuses the messages: {error}",
@@ -58,12 +115,47 @@ class ChatTemplate:
                 code="invalid_value",
             ) from error
 
+    def _writes_text(self) -> bool:
+        """Whether the template writes the arguments of earlier calls as they stand, as text.
 
-def _plain(message: Message) -> dict[str, str]:
+        Then they are given as text: the prompt has the same tokens as the answer had, which are
+        in the cache. Other templates want an object, and write it in their own way.
+        """
+        if self._template is None:
+            return False
+        text = '{"a":  "b"}'
+        call = {"name": "f", "arguments": text}
+        calls = [{"id": "functions.f:0", "type": "function", "function": call}]
+        messages = [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            {"role": "tool", "content": "x", "tool_call_id": "functions.f:0"},
+        ]
+        try:
+            return text in self._template.render(messages=messages, tools=None, **self._tokens)
+        except _FAILURES:
+            return False
+
+
+def _plain(message: Message, *, takes_text: bool) -> dict[str, Any]:
     # OpenAI's newer word for the same; templates know the older one.
     role = "system" if message.role == "developer" else message.role
-    named = {} if message.name is None else {"name": message.name}
-    return {"role": role, "content": message.text(), **named}
+    made: dict[str, Any] = {"role": role, "content": message.text()}
+    if message.name is not None:
+        made["name"] = message.name
+    if message.reasoning_content:
+        made["reasoning_content"] = message.reasoning_content
+    if message.tool_calls:
+        made["tool_calls"] = [_call(one, takes_text=takes_text) for one in message.tool_calls]
+    if message.tool_call_id is not None:
+        made["tool_call_id"] = message.tool_call_id
+    return made
+
+
+def _call(call: ToolCall, *, takes_text: bool) -> dict[str, Any]:
+    text = arguments.read_history(call.function.arguments)
+    function = {"name": call.function.name, "arguments": text if takes_text else json.loads(text)}
+    return {"id": call.id or "", "type": "function", "function": function}
 
 
 def _refuse(message: str) -> NoReturn:
@@ -74,6 +166,18 @@ def _today(pattern: str) -> str:
     return datetime.datetime.now(tz=datetime.UTC).strftime(pattern)
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # The environment's own filter escapes HTML, which would change the prompt.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _unsupported(message: str, param: str) -> ApiError:
+    return ApiError(400, f"{param}: {message}", param=param, code="unsupported_value")

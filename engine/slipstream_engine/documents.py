@@ -6,16 +6,17 @@ msgspec writes a chunk in a microsecond, where pydantic takes twenty and `json` 
 import codecs
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from slipstream_engine.answers import Piece
 from slipstream_engine.answers import Usage as Counts
 from slipstream_engine.batch import Sampled
+from slipstream_engine.choices import Piece
 from slipstream_engine.text import TokenBytes
+from slipstream_engine.tools.calls import Call
 
 _decoder = codecs.getincrementaldecoder("utf-8")
 _encode = msgspec.json.Encoder().encode
@@ -70,9 +71,41 @@ class TextLogprobs(Struct):
     text_offset: list[int]
 
 
+class Function(Struct):
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct):
+    id: str
+    type: Literal["function"]
+    function: Function
+
+
+class NewToolCall(Struct):
+    """The first delta of a call. Clients join every string that they see twice, so no later one
+    repeats any of these."""
+
+    index: int
+    id: str
+    type: Literal["function"]
+    function: Function
+
+
+class ArgumentsPart(Struct):
+    arguments: str
+
+
+class MoreOfToolCall(Struct):
+    index: int
+    function: ArgumentsPart
+
+
 class Delta(Struct):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: Sequence[NewToolCall | MoreOfToolCall] | UnsetType = UNSET
 
 
 class ChunkChoice(Struct):
@@ -84,8 +117,10 @@ class ChunkChoice(Struct):
 
 class Message(Struct):
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: Sequence[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
@@ -119,6 +154,7 @@ def usage(counts: Counts) -> Usage:
         completion_tokens=counts.num_completion_tokens,
         total_tokens=counts.num_prompt_tokens + counts.num_completion_tokens,
         prompt_tokens_details=PromptDetails(counts.num_cached_tokens),
+        completion_tokens_details=CompletionDetails(reasoning_tokens=counts.num_reasoning_tokens),
     )
 
 
@@ -135,9 +171,7 @@ class ChatShape:
     def whole(self, pieces: Sequence[Piece], counts: Counts) -> bytes:
         """`pieces`: the whole of every choice, in order."""
         choices = [
-            ChatChoice(
-                piece.index, Message("assistant", piece.text), self._logprobs(piece), _reason(piece)
-            )
+            ChatChoice(piece.index, _message(piece), self._logprobs(piece), piece.finish)
             for piece in pieces
         ]
         return _encode(self._answered("chat.completion", choices, usage(counts)))
@@ -150,15 +184,19 @@ class ChatShape:
         ]
 
     def parts(self, piece: Piece, use: ChunkUsage) -> list[bytes]:
-        """Its text and its end, each a chunk of its own; none where nothing is to be seen."""
-        made = []
+        """Thinking, text, calls and the end, each a chunk of its own; none where nothing is."""
+        choices = []
+        if piece.reasoning:
+            delta = Delta(reasoning_content=piece.reasoning)
+            choices.append(ChunkChoice(piece.index, delta, None, None))
         if piece.text or piece.tokens:
             delta = Delta(content=piece.text)
-            choice = ChunkChoice(piece.index, delta, self._logprobs(piece), None)
-            made.append(self._chunk(choice, use))
+            choices.append(ChunkChoice(piece.index, delta, self._logprobs(piece), None))
+        if piece.calls:
+            choices += [ChunkChoice(piece.index, one, None, None) for one in _deltas(piece)]
         if piece.finish is not None:
-            made.append(self._chunk(ChunkChoice(piece.index, Delta(), None, _reason(piece)), use))
-        return made
+            choices.append(ChunkChoice(piece.index, Delta(), None, piece.finish))
+        return [self._chunk(choice, use) for choice in choices]
 
     def closing(self, counts: Counts) -> bytes:
         return _encode(self._answered("chat.completion.chunk", [], usage(counts)))
@@ -210,7 +248,7 @@ class TextShape:
 
     def whole(self, pieces: Sequence[Piece], counts: Counts) -> bytes:
         choices = [
-            TextChoice(piece.index, piece.text, self._logprobs(piece), _reason(piece))
+            TextChoice(piece.index, piece.text, self._logprobs(piece), piece.finish)
             for piece in pieces
         ]
         return _encode(self._answered(choices, usage(counts)))
@@ -224,7 +262,7 @@ class TextShape:
         if piece.text or piece.tokens:
             choices.append(TextChoice(piece.index, piece.text, self._logprobs(piece), None))
         if piece.finish is not None:
-            choices.append(TextChoice(piece.index, "", None, _reason(piece)))
+            choices.append(TextChoice(piece.index, "", None, piece.finish))
         return [_encode(self._answered([choice], use)) for choice in choices]
 
     def closing(self, counts: Counts) -> bytes:
@@ -261,8 +299,29 @@ class TextShape:
         return offset
 
 
-def _reason(piece: Piece) -> str | None:
-    return None if piece.finish is None else piece.finish.value
+def _message(piece: Piece) -> Message:
+    has_more = bool(piece.reasoning or piece.calls)
+    return Message(
+        "assistant",
+        piece.text or (None if has_more else ""),
+        reasoning_content=piece.reasoning or UNSET,
+        tool_calls=[
+            ToolCall(_call_id(call), "function", Function(call.name, call.arguments))
+            for call in piece.calls
+        ]
+        or UNSET,
+    )
+
+
+def _deltas(piece: Piece) -> Iterator[Delta]:
+    for index, call in enumerate(piece.calls, piece.first_call):
+        begun = NewToolCall(index, _call_id(call), "function", Function(call.name, ""))
+        yield Delta(tool_calls=[begun])
+        yield Delta(tool_calls=[MoreOfToolCall(index, ArgumentsPart(call.arguments))])
+
+
+def _call_id(call: Call) -> str:
+    return call.id or f"call_{secrets.token_hex(12)}"
 
 
 def _finite(logprob: float | None) -> float:

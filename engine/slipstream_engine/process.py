@@ -124,7 +124,9 @@ async def _open(engine: Engine) -> Failed | None:
 
 
 def _text(config: EngineConfig) -> TextSide:
-    return TextSide.make(source.open_checkpoint(Path(config.model.path)).text_model())
+    model = config.model
+    opened = source.open_checkpoint(Path(model.path))
+    return TextSide.make(opened.text_model(), model.tool_call_format, model.reasoning_format)
 
 
 def _fail(failed: Failed) -> int:

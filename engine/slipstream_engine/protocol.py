@@ -2,17 +2,14 @@
 
 Knows no HTTP and no tokens: a body becomes a checked document or an ApiError. Null is the same as
 absent. Fields of OpenAI or vLLM that are not implemented are accepted only with values that ask
-for nothing (`_only`), because clients send those unasked; every other field is a 400.
+for nothing (`only`), because clients send those unasked; every other field is a 400.
 """
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -22,7 +19,18 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from slipstream_engine import conversation
 from slipstream_engine.apierror import ApiError
+from slipstream_engine.conversation import (
+    FAIL_FAST,
+    MAX_TOOLS,
+    Function,
+    Message,
+    NamedTool,
+    Tool,
+    ToolChoice,
+    only,
+)
 
 MAX_SAMPLES = 16
 MAX_PROMPTS = 128
@@ -31,27 +39,13 @@ _MAX_STOP_TOKENS = 128
 _MAX_BIASES = 300
 _MAX_BIAS = 100.0
 _INT32 = 1 << 31
-# One error is told, so one is looked for: a long list may hold a million.
-_FAIL_FAST = Field(fail_fast=True)
 
 Text = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, lt=_INT32)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 # What clients tag a request with: it changes no answer.
 Label = Annotated[str, Field(max_length=512)]
-
-
-def _only(*values: Any) -> AfterValidator:
-    """A field that is not implemented, and what may stand there all the same."""
-
-    def check(value: Any) -> Any:
-        # 0 is not False, 1 is not True.
-        if value is None or any(value == one and type(value) is type(one) for one in values):
-            return value
-        allowed = " or ".join(json.dumps(one) for one in (*values, None))
-        raise PydanticCustomError("unsupported", f"only {allowed} is supported")
-
-    return AfterValidator(check)
+TemplateValue = bool | int | float | Label | None
 
 
 def _invalid(message: str, param: str) -> ApiError:
@@ -59,50 +53,14 @@ def _invalid(message: str, param: str) -> ApiError:
     return ApiError(400, f"{param}: {message}", param=param, code="invalid_value")
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class TextPart(_Document):
-    type: Literal["text"]
-    text: str
-
-
-class Message(_Document):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        str | Annotated[list[TextPart], _FAIL_FAST] | None, Field(validate_default=True)
-    ] = None
-    name: Annotated[str, Field(max_length=64)] | None = None
-    # An answer of ours that comes back as history brings these along.
-    refusal: Annotated[Any, _only("")] = None
-    annotations: Annotated[Any, _only([])] = None
-    audio: Annotated[Any, _only()] = None
-    function_call: Annotated[Any, _only()] = None
-    tool_calls: Annotated[Any, _only([])] = None
-    reasoning_content: Annotated[Any, _only("")] = None
-
-    @field_validator("content")
-    @classmethod
-    def _only_assistants_say_nothing(cls, value: Any, info: Any) -> Any:
-        if value is None and info.data.get("role") != "assistant":
-            raise PydanticCustomError("missing", "Field required")
-        return value
-
-    def text(self) -> str:
-        if self.content is None or isinstance(self.content, str):
-            return self.content or ""
-        return "".join(part.text for part in self.content)
-
-
-class StreamOptions(_Document):
+class StreamOptions(conversation.Document):
     include_usage: bool | None = None
     # vLLM's, and its benchmark's: usage in every chunk.
     continuous_usage_stats: bool | None = None
-    include_obfuscation: Annotated[Any, _only(False)] = None
+    include_obfuscation: Annotated[Any, only(False)] = None
 
 
-class _Generation(_Document):
+class _Generation(conversation.Document):
     """What chat and plain completions have in common."""
 
     model: Text
@@ -133,21 +91,21 @@ class _Generation(_Document):
     safety_identifier: Label | None = None
     metadata: Annotated[dict[str, Label], Field(max_length=16)] | None = None
     # Not implemented.
-    store: Annotated[Any, _only(False)] = None
-    service_tier: Annotated[Any, _only("auto", "default")] = None
-    prompt_cache_retention: Annotated[Any, _only("in_memory", "in-memory")] = None
-    use_beam_search: Annotated[Any, _only(False)] = None
-    length_penalty: Annotated[Any, _only(1.0, 1)] = None
-    include_stop_str_in_output: Annotated[Any, _only(False)] = None
-    skip_special_tokens: Annotated[Any, _only(True)] = None
-    spaces_between_special_tokens: Annotated[Any, _only(True)] = None
-    return_token_ids: Annotated[Any, _only(False)] = None
-    return_tokens_as_token_ids: Annotated[Any, _only(False)] = None
-    truncate_prompt_tokens: Annotated[Any, _only()] = None
-    prompt_logprobs: Annotated[Any, _only()] = None
-    allowed_token_ids: Annotated[Any, _only()] = None
-    bad_words: Annotated[Any, _only([])] = None
-    echo: Annotated[Any, _only(False)] = None
+    store: Annotated[Any, only(False)] = None
+    service_tier: Annotated[Any, only("auto", "default")] = None
+    prompt_cache_retention: Annotated[Any, only("in_memory", "in-memory")] = None
+    use_beam_search: Annotated[Any, only(False)] = None
+    length_penalty: Annotated[Any, only(1.0, 1)] = None
+    include_stop_str_in_output: Annotated[Any, only(False)] = None
+    skip_special_tokens: Annotated[Any, only(True)] = None
+    spaces_between_special_tokens: Annotated[Any, only(True)] = None
+    return_token_ids: Annotated[Any, only(False)] = None
+    return_tokens_as_token_ids: Annotated[Any, only(False)] = None
+    truncate_prompt_tokens: Annotated[Any, only()] = None
+    prompt_logprobs: Annotated[Any, only()] = None
+    allowed_token_ids: Annotated[Any, only()] = None
+    bad_words: Annotated[Any, only([])] = None
+    echo: Annotated[Any, only(False)] = None
 
     @field_validator("logit_bias")
     @classmethod
@@ -190,30 +148,31 @@ class _Generation(_Document):
 
 
 class ChatRequest(_Generation):
-    messages: Annotated[list[Message], Field(min_length=1), _FAIL_FAST]
+    messages: Annotated[list[Message], Field(min_length=1), FAIL_FAST]
     max_completion_tokens: Annotated[int, Field(ge=1, lt=_INT32)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), FAIL_FAST] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    # Given to the chat template, where it takes them.
+    reasoning_effort: Annotated[str, Field(pattern="^[a-z]{1,16}$")] | None = None
+    chat_template_kwargs: Annotated[dict[str, TemplateValue], Field(max_length=16)] | None = None
     # Not implemented.
-    tools: Annotated[Any, _only([])] = None
-    tool_choice: Annotated[Any, _only("none", "auto")] = None
-    parallel_tool_calls: Annotated[Any, _only(True, False)] = None
-    functions: Annotated[Any, _only([])] = None
-    function_call: Annotated[Any, _only("none", "auto")] = None
-    response_format: Annotated[Any, _only({"type": "text"})] = None
-    prediction: Annotated[Any, _only()] = None
-    reasoning_effort: Annotated[Any, _only()] = None
-    verbosity: Annotated[Any, _only("medium")] = None
-    modalities: Annotated[Any, _only(["text"])] = None
-    audio: Annotated[Any, _only()] = None
-    moderation: Annotated[Any, _only()] = None
-    web_search_options: Annotated[Any, _only()] = None
-    prompt_cache_options: Annotated[Any, _only()] = None
-    add_generation_prompt: Annotated[Any, _only(True)] = None
-    continue_final_message: Annotated[Any, _only(False)] = None
-    add_special_tokens: Annotated[Any, _only(False)] = None
-    chat_template: Annotated[Any, _only()] = None
-    chat_template_kwargs: Annotated[Any, _only({})] = None
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only("none", "auto")] = None
+    response_format: Annotated[Any, only({"type": "text"})] = None
+    prediction: Annotated[Any, only()] = None
+    verbosity: Annotated[Any, only("medium")] = None
+    modalities: Annotated[Any, only(["text"])] = None
+    audio: Annotated[Any, only()] = None
+    moderation: Annotated[Any, only()] = None
+    web_search_options: Annotated[Any, only()] = None
+    prompt_cache_options: Annotated[Any, only()] = None
+    add_generation_prompt: Annotated[Any, only(True)] = None
+    continue_final_message: Annotated[Any, only(False)] = None
+    add_special_tokens: Annotated[Any, only(False)] = None
+    chat_template: Annotated[Any, only()] = None
 
     @model_validator(mode="after")
     def _one_limit(self) -> "ChatRequest":
@@ -228,6 +187,37 @@ class ChatRequest(_Generation):
         if self.top_logprobs and not self.logprobs:
             raise _invalid("top_logprobs needs logprobs to be true", "top_logprobs")
         return self
+
+    @model_validator(mode="after")
+    def _choice_is_of_tools(self) -> "ChatRequest":
+        names = [tool.function.name for tool in self.tools or ()]
+        if len(set(names)) < len(names):
+            raise _invalid("two tools have one name", "tools")
+        if self.needs_call and not names:
+            raise _invalid("needs tools", "tool_choice")
+        if self.forced_name is not None and self.forced_name not in names:
+            raise _invalid(f"no tool is called {self.forced_name[:128]!r}", "tool_choice")
+        return self
+
+    @property
+    def offered(self) -> tuple[Function, ...]:
+        """The functions that the model may call."""
+        tools = () if self.tool_choice == "none" else self.tools or ()
+        return tuple(tool.function for tool in tools)
+
+    @property
+    def needs_call(self) -> bool:
+        return self.tool_choice == "required" or self.forced_name is not None
+
+    @property
+    def forced_name(self) -> str | None:
+        """The one function that must be called."""
+        choice = self.tool_choice
+        return choice.function.name if isinstance(choice, NamedTool) else None
+
+    @property
+    def max_calls(self) -> int | None:
+        return 1 if self.parallel_tool_calls is False or self.forced_name is not None else None
 
     @property
     def num_choices(self) -> int:
@@ -252,12 +242,12 @@ def _kind_of_prompt(value: Any) -> str:
     return "(lists)" if isinstance(first, list) else "(tokens)"
 
 
-Tokens = Annotated[list[TokenId], Field(min_length=1), _FAIL_FAST]
+Tokens = Annotated[list[TokenId], Field(min_length=1), FAIL_FAST]
 _Prompt = Annotated[
     Annotated[Text, Tag("(text)")]
-    | Annotated[list[Text], Field(max_length=MAX_PROMPTS), _FAIL_FAST, Tag("(texts)")]
+    | Annotated[list[Text], Field(max_length=MAX_PROMPTS), FAIL_FAST, Tag("(texts)")]
     | Annotated[Tokens, Tag("(tokens)")]
-    | Annotated[list[Tokens], Field(max_length=MAX_PROMPTS), _FAIL_FAST, Tag("(lists)")],
+    | Annotated[list[Tokens], Field(max_length=MAX_PROMPTS), FAIL_FAST, Tag("(lists)")],
     Discriminator(_kind_of_prompt),
 ]
 
@@ -267,8 +257,8 @@ class CompletionRequest(_Generation):
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: int | None = None
     # Not implemented.
-    suffix: Annotated[Any, _only("")] = None
-    add_special_tokens: Annotated[Any, _only(True)] = None
+    suffix: Annotated[Any, only("")] = None
+    add_special_tokens: Annotated[Any, only(True)] = None
 
     @field_validator("best_of")
     @classmethod

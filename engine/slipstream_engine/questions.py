@@ -1,7 +1,7 @@
 """A checked document becomes a question: prompts in tokens, limits resolved. Knows no HTTP."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slipstream_api.config import EngineLimits
 from slipstream_engine.apierror import ApiError
@@ -9,25 +9,36 @@ from slipstream_engine.chat import ChatTemplate
 from slipstream_engine.protocol import ChatRequest, CompletionRequest
 from slipstream_engine.request import Request, SamplingParams
 from slipstream_engine.text import TokenBytes
+from slipstream_engine.tools import formats
+from slipstream_engine.tools.formats import Formats
+from slipstream_engine.tools.parser import AnswerForm
 from slipstream_weights.checkpoint import TextModel
 
 Document = ChatRequest | CompletionRequest
+# With its path in the document.
+_Prompt = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class TextSide:
-    """What turns messages into tokens and tokens into text; slow to make for a large vocabulary."""
+    """What turns messages into tokens and tokens into text; slow to make for a large vocabulary.
+
+    `formats`: how the model writes calls of tools and its thinking.
+    """
 
     model: TextModel
     template: ChatTemplate
+    formats: Formats
     token_bytes: TokenBytes
     longest_token_bytes: int
 
     @classmethod
-    def make(cls, model: TextModel) -> "TextSide":
-        """Raises TemplateError."""
-        token_bytes = TokenBytes(model.tokenizer)
-        return cls(model, ChatTemplate(model), token_bytes, token_bytes.longest)
+    def make(cls, model: TextModel, tools: str = "auto", reasoning: str = "auto") -> "TextSide":
+        """`tools`, `reasoning`: as in the engine's configuration. Raises TemplateError."""
+        chosen = formats.choose(tools, reasoning, model.chat_template)
+        # Markers are text for whoever looks for them, also where they are special tokens.
+        token_bytes = TokenBytes(model.tokenizer, chosen.markers)
+        return cls(model, ChatTemplate(model), chosen, token_bytes, token_bytes.longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +58,8 @@ class Origin:
 class Question:
     """One request a prompt, in the order of the prompts; each has the same number of samples.
 
-    `deadline_s`: when the answer must be complete, on the same clock as the arrival.
+    `deadline_s`: when the answer must be complete, on the same clock as the arrival. `form`: what
+    its text may hold beside content. `is_forced_call`: the client named the one tool to be called.
     """
 
     requests: tuple[Request, ...]
@@ -55,6 +67,8 @@ class Question:
     origin: Origin
     deadline_s: float
     is_streamed: bool
+    form: AnswerForm = field(default_factory=AnswerForm)
+    is_forced_call: bool = False
 
     @property
     def num_samples(self) -> int:
@@ -87,8 +101,13 @@ class Questioner:
         if not document.ignore_eos:
             end_tokens |= self._text.model.end_tokens
         biases = self._biases(document)
+        form = AnswerForm()
+        if isinstance(document, ChatRequest):
+            prompts, form = self._chat(document)
+        else:
+            prompts = self._prompts(document)
         requests = []
-        for param, prompt in self._prompts(document):
+        for param, prompt in prompts:
             max_tokens = self._max_tokens(document, prompt, param)
             if (document.min_tokens or 0) > max_tokens:
                 raise _invalid(f"more than the {max_tokens} tokens of the answer", "min_tokens")
@@ -111,14 +130,31 @@ class Questioner:
             origin=origin,
             deadline_s=origin.arrival_s + deadline_ms / 1000,
             is_streamed=bool(document.stream),
+            form=form,
+            is_forced_call=isinstance(document, ChatRequest) and document.forced_name is not None,
         )
 
-    def _prompts(self, document: Document) -> list[tuple[str, tuple[int, ...]]]:
-        """Each prompt with its path in the document."""
-        if isinstance(document, ChatRequest):
-            # The template writes its own special tokens.
-            text = self._text.template.render(document.messages)
-            return [("messages", self._encode(text, "messages", adds_special=False))]
+    def _chat(self, document: ChatRequest) -> tuple[list[_Prompt], AnswerForm]:
+        template, spoken = self._text.template, self._text.formats
+        offered = document.offered
+        if offered and (spoken.tools is None or not template.takes_tools):
+            raise _unsupported("the model's chat template knows none", "tools")
+        _refuse_unenforced(document)
+        # A model that may call nothing is shown nothing: it would call all the same.
+        tools = document.tools if offered else None
+        options = template.options(document.reasoning_effort, document.chat_template_kwargs)
+        text = template.render(document.messages, tools or (), options)
+        reasoning = spoken.reasoning
+        form = AnswerForm(
+            formats=spoken,
+            schemas={one.name: one.parameters or {} for one in offered},
+            is_thinking=reasoning is not None and reasoning.is_open(text),
+            max_calls=document.max_calls,
+        )
+        # The template writes its own special tokens.
+        return [("messages", self._encode(text, "messages", adds_special=False))], form
+
+    def _prompts(self, document: CompletionRequest) -> list[_Prompt]:
         prompts = document.prompts
         is_one = len(prompts) == 1
         paths = ["prompt"] if is_one else [f"prompt[{index}]" for index in range(len(prompts))]
@@ -189,6 +225,20 @@ def _sampling(document: Document, biases: tuple[tuple[int, float], ...]) -> Samp
         seed=secrets.randbits(63) if document.seed is None else document.seed,
         num_top_logprobs=document.num_top_logprobs,
     )
+
+
+def _refuse_unenforced(document: ChatRequest) -> None:
+    """What only a grammar can promise. Raises ApiError (400)."""
+    if document.needs_call:
+        raise _unsupported("only auto and none are supported", "tool_choice")
+    for index, function in enumerate(document.offered):
+        if function.strict:
+            path = f"tools[{index}].function.strict"
+            raise _unsupported("only false is supported", path)
+
+
+def _unsupported(message: str, param: str) -> ApiError:
+    return ApiError(400, f"{param}: {message}", param=param, code="unsupported_value")
 
 
 def _invalid(message: str, param: str) -> ApiError:

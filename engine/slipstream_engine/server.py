@@ -10,8 +10,9 @@ from msgspec import UNSET
 
 from slipstream_api import names
 from slipstream_engine import apierror, documents, internal, protocol, tracing
-from slipstream_engine.answers import Answer, Piece
+from slipstream_engine.answers import Answer
 from slipstream_engine.apierror import ApiError
+from slipstream_engine.choices import Piece
 from slipstream_engine.documents import ChatShape, ChunkUsage, TextShape
 from slipstream_engine.engine import Engine, State
 from slipstream_engine.protocol import ChatRequest, CompletionRequest
@@ -188,7 +189,7 @@ async def _whole(
 
 
 def _joined(pieces: list[Piece], num_choices: int) -> list[Piece]:
-    """One piece a choice, in order: its whole text, and how it ended."""
+    """One piece a choice, in order: all that it said, and how it ended."""
     by_choice: list[list[Piece]] = [[] for _ in range(num_choices)]
     for piece in pieces:
         by_choice[piece.index].append(piece)
@@ -198,6 +199,8 @@ def _joined(pieces: list[Piece], num_choices: int) -> list[Piece]:
             "".join(piece.text for piece in parts),
             tuple(token for piece in parts for token in piece.tokens),
             parts[-1].finish,
+            "".join(piece.reasoning for piece in parts),
+            tuple(call for piece in parts for call in piece.calls),
         )
         for index, parts in enumerate(by_choice)
     ]

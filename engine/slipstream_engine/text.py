@@ -22,14 +22,22 @@ _BYTES = _byte_of_character()
 
 
 class TokenBytes:
-    """The bytes of every token of one byte-level tokeniser; special tokens have none."""
+    """The bytes of every token of one byte-level tokeniser.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    Special tokens have none, but for those in `shown`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, shown: frozenset[str] = frozenset()) -> None:
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder().items()
-        self._special = {index: token.content for index, token in added if token.special}
+        self._special = {
+            index: token.content
+            for index, token in added
+            if token.special and token.content not in shown
+        }
         self._known: dict[int, bytes] = {
-            index: b"" if token.special else token.content.encode() for index, token in added
+            index: b"" if index in self._special else token.content.encode()
+            for index, token in added
         }
 
     def of(self, token: int) -> bytes:
@@ -69,7 +77,8 @@ class TextStream:
     A stop string counts only where it begins after the first `min_tokens` tokens (as in vLLM).
     `num_tokens_out`: how many of the tokens have their text in what was given out; the others
     wait for the rest of a character or may belong to a stop string. Of a token in which a stop
-    string begins, what stands before it is its text.
+    string begins, what stands before it is its text. `last_end`: how many characters there are
+    with the last token, the one that it only begins included.
     """
 
     def __init__(self, token_bytes: TokenBytes, stops: Sequence[str], min_tokens: int = 0) -> None:
@@ -84,6 +93,7 @@ class TextStream:
         self._num_released = 0
         self._ends: deque[int] = deque()
         self._last_end = 0
+        self.last_end = 0
         self.num_tokens_out = 0
         self.is_stopped = False
 
@@ -92,7 +102,8 @@ class TextStream:
         new = self._decoder.decode(self._token_bytes.of(token))
         self._num_decoded += len(new)
         is_cut = bool(self._decoder.getstate()[0])
-        self._ends.append(self._num_decoded + is_cut)
+        self.last_end = self._num_decoded + is_cut
+        self._ends.append(self.last_end)
         if self._num_unstoppable > 0:
             self._num_unstoppable -= 1
             return self._count(new)

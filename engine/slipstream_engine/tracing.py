@@ -140,7 +140,7 @@ def _of_answer(known: RequestSpan) -> _Attributes:
             "gen_ai.usage.cache_read.input_tokens": usage.num_cached_tokens,
             "gen_ai.usage.output_tokens": usage.num_completion_tokens,
             "gen_ai.response.finish_reasons": [
-                choice.finish.value for choice in answer.choices if choice.finish is not None
+                choice.reason for choice in answer.choices if choice.reason is not None
             ],
         }
         if answer.first_s is not None:

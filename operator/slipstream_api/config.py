@@ -9,6 +9,22 @@ from pydantic import Field, ValidationError
 from slipstream_api import names
 from slipstream_api.schema import ConfigModel
 
+# How a model writes calls of tools, and its thinking. `auto`: by its chat template.
+ToolCallFormat = Literal[
+    "auto",
+    "none",
+    "hermes",
+    "qwen3_coder",
+    "glm45",
+    "kimi_k2",
+    "minimax_m2",
+    "deepseek_v3",
+    "deepseek_v31",
+    "deepseek_v32",
+    "deepseek_v4",
+]
+ReasoningFormat = Literal["auto", "none", "think"]
+
 
 class ConfigError(Exception):
     """A configuration that cannot be used: `field` is its path in the document."""
@@ -84,6 +100,8 @@ class EngineModelConfig(ConfigModel):
     digest: str | None = Field(
         default=None, description="Of the checkpoint where it is known; None: the engine finds out."
     )
+    tool_call_format: ToolCallFormat = "auto"
+    reasoning_format: ReasoningFormat = "auto"
 
 
 class EngineServerConfig(ConfigModel):

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from slipstream_api import names
 from slipstream_api.conditions import Condition
+from slipstream_api.config import ReasoningFormat, ToolCallFormat
 from slipstream_api.schema import KubeModel
 
 SOURCE_PATTERN = r"^(file:///[^\s]+|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^\s]+)$"
@@ -47,6 +48,16 @@ class ModelSource(KubeModel):
         ge=128,
         le=10_485_760,
         description="Prompt plus output, in tokens. Unset: what the checkpoint says.",
+    )
+    tool_call_format: ToolCallFormat = Field(
+        default="auto",
+        description="How the model writes calls of tools. auto: by its chat template; none: tools"
+        " are refused.",
+    )
+    reasoning_format: ReasoningFormat = Field(
+        default="auto",
+        description="How the model marks its thinking. auto: by its chat template; none: it is"
+        " content.",
     )
 
 

@@ -98,6 +98,8 @@ def _engine_config(
                 namespace=namespace,
                 path=_weights(spec.model.source).path,
                 max_context=spec.model.max_context,
+                tool_call_format=spec.model.tool_call_format,
+                reasoning_format=spec.model.reasoning_format,
             ),
             server=EngineServerConfig(drain_timeout_s=settings.drain_timeout_s),
         )

@@ -1,12 +1,14 @@
 """A rank process without a model, for tests of the serving side alone.
 
-Every sample's answer is its prompt over and over, one token a step, so that a test knows the
-text. A prompt may hold an order in place of text: `<fail>` raises in the step, `<vanish>` ends the
-process without a word, `<garbage>` sends what is no message.
+Every sample's answer is its prompt over and over, so that a test knows the text: one token a
+step, or up to BURST of them, as from a model that speculates. A prompt may hold an order in place
+of text: `<fail>` raises in the step, `<vanish>` ends the process without a word, `<garbage>` sends
+what is no message.
 """
 
 import os
 import queue
+import random
 import socket
 import sys
 import threading
@@ -24,6 +26,7 @@ from tests.engine import tiny
 
 STEP_S = "FAKE_STEP_S"
 MAX_RUNNING = "FAKE_MAX_RUNNING"
+BURST = "FAKE_BURST"
 MAX_CONTEXT = 4096
 NUM_PAGES = 1024
 _PAGE_TOKENS = 16
@@ -38,10 +41,12 @@ class _Asked:
 
 
 class FakeEngine:
-    """First come, first served; every running sample gets a token a step."""
+    """First come, first served; every running sample gets one to `burst` tokens a step."""
 
-    def __init__(self, max_running: int) -> None:
+    def __init__(self, max_running: int, burst: int = 1) -> None:
         self._max_running = max_running
+        self._bursts = random.Random(burst)
+        self._burst = burst
         self._asked: dict[str, _Asked] = {}
         self._num_prompt_tokens = 0
 
@@ -66,7 +71,10 @@ class FakeEngine:
     def step(self) -> Step:
         running = list(self._asked.values())[: self._max_running]
         fresh = [asked.request for asked in running if asked.num_tokens == 0]
-        progress = [one for asked in running for one in self._advance(asked)]
+        progress = []
+        for _ in range(self._bursts.randint(1, self._burst)):
+            open_ = [asked for asked in running if asked.request.id in self._asked]
+            progress += [one for asked in open_ for one in self._advance(asked)]
         return Step(
             tuple(progress),
             self._load(),
@@ -146,7 +154,8 @@ def main() -> int:
 
 
 def _serve(connection: socket.socket, commands: "queue.SimpleQueue[messages.ToRank | None]") -> int:
-    engine = FakeEngine(int(os.environ.get(MAX_RUNNING, "8")))
+    environ = os.environ
+    engine = FakeEngine(int(environ.get(MAX_RUNNING, "8")), int(environ.get(BURST, "1")))
     step_s = float(os.environ.get(STEP_S, "0.001"))
     while True:
         taken = [commands.get()] if engine.is_idle else []

@@ -1,8 +1,10 @@
 """The serving side alone, in this process: a real socket, a rank process without a model."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,10 +38,10 @@ class Side:
         return httpx.AsyncClient(base_url=self.url, timeout=30, **fields)
 
 
-def text_side() -> TextSide:
+def text_side(chat_template: str = tiny.CHAT_TEMPLATE) -> TextSide:
     model = TextModel(
         tokenizer=tiny.tokenizer(),
-        chat_template=tiny.CHAT_TEMPLATE,
+        chat_template=chat_template,
         end_tokens=frozenset({1}),
         bos_token="<|endoftext|>",
         eos_token="<|im_end|>",
@@ -54,7 +56,10 @@ def config(**sections: Any) -> EngineConfig:
 
 @asynccontextmanager
 async def serving(
-    tracing: Tracing | None = None, tokens: InternalTokens | None = None, **sections: Any
+    tracing: Tracing | None = None,
+    tokens: InternalTokens | None = None,
+    text: TextSide | None = None,
+    **sections: Any,
 ) -> AsyncIterator[Side]:
     made = config(**sections)
     ranks = made.parallel.num_ranks
@@ -69,11 +74,37 @@ async def serving(
         await site.start()
         loaded = await rank.wait_loaded()
         assert isinstance(loaded, Loaded), loaded
-        engine.begin_serving(loaded, text_side())
+        engine.begin_serving(loaded, text or text_side())
         yield Side(engine, f"http://127.0.0.1:{http.addresses[0][1]}")
     finally:
         await http.cleanup()
         await rank.stop()
+
+
+@contextmanager
+def serving_beside(text: TextSide) -> Iterator[Side]:
+    """The same in a thread of its own, for clients that wait."""
+    loop = asyncio.new_event_loop()
+    ready: queue.SimpleQueue[tuple[Side, asyncio.Event]] = queue.SimpleQueue()
+
+    async def live() -> None:
+        async with serving(text=text) as side:
+            ended = asyncio.Event()
+            ready.put((side, ended))
+            await ended.wait()
+
+    def run() -> None:
+        loop.run_until_complete(live())
+        loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    side, ended = ready.get(timeout=60)
+    try:
+        yield side
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join(60)
 
 
 def chat(content: str = "hello", **fields: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from slipstream_engine import digests, messages, sizing
 from slipstream_engine.apierror import ApiError
 from slipstream_engine.batch import Load, Progress, Sampled, TokenLogprob
 from slipstream_engine.chat import ChatTemplate, TemplateError
+from slipstream_engine.conversation import Message, TextPart
 from slipstream_engine.messages import (
     Abort,
     AbortSample,
@@ -27,7 +28,6 @@ from slipstream_engine.messages import (
     ToRank,
 )
 from slipstream_engine.pace import Pace
-from slipstream_engine.protocol import Message, TextPart
 from slipstream_engine.request import FinishReason, Request, SamplingParams
 from slipstream_engine.split import Split
 from slipstream_engine.tokens import InternalTokens

@@ -100,13 +100,10 @@ _UNSUPPORTED: dict[str, Any] = {
     "store": True,
     "service_tier": "flex",
     "prompt_cache_retention": "24h",
-    "tools": [{"type": "function", "function": {"name": "f"}}],
-    "tool_choice": "required",
     "functions": [{"name": "f"}],
     "function_call": {"name": "f"},
     "response_format": {"type": "json_object"},
     "prediction": {"type": "content", "content": "x"},
-    "reasoning_effort": "low",
     "verbosity": "high",
     "modalities": ["text", "audio"],
     "audio": {"voice": "x"},
@@ -125,7 +122,6 @@ _UNSUPPORTED: dict[str, Any] = {
     "add_generation_prompt": False,
     "continue_final_message": True,
     "chat_template": "x",
-    "chat_template_kwargs": {"enable_thinking": False},
     "echo": 0,
 }
 
@@ -222,7 +218,45 @@ _MESSAGES: dict[str, tuple[Any, str | None]] = {
     "user null": ({"role": "user", "content": None}, "messages[0].content"),
     "user nothing": ({"role": "user"}, "messages[0].content"),
     "system null": ({"role": "system", "content": None}, "messages[0].content"),
-    "tool": ({"role": "tool", "content": "a", "tool_call_id": "x"}, "messages[0].role"),
+    "a tool's result": ({"role": "tool", "content": "a", "tool_call_id": "x"}, None),
+    "a tool's result in parts": (
+        {"role": "tool", "content": [{"type": "text", "text": "a"}], "tool_call_id": "x"},
+        None,
+    ),
+    "a result of no call": ({"role": "tool", "content": "a"}, "messages[0].tool_call_id"),
+    "no result": ({"role": "tool", "tool_call_id": "x"}, "messages[0].content"),
+    "a call's id with a user": (
+        {"role": "user", "content": "a", "tool_call_id": "x"},
+        "messages[0].tool_call_id",
+    ),
+    "calls without text": (
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+            ],
+        },
+        None,
+    ),
+    "calls as other clients keep them": (
+        {**_ASSISTANT, "tool_calls": [{"index": 0, "function": {"name": "f", "arguments": {}}}]},
+        None,
+    ),
+    "a call whose arguments are no JSON": (
+        {**_ASSISTANT, "tool_calls": [{"id": "x", "function": {"name": "", "arguments": '{"a'}}]},
+        None,
+    ),
+    "no calls": ({**_ASSISTANT, "tool_calls": []}, None),
+    "thinking": ({**_ASSISTANT, "reasoning_content": "hm"}, None),
+    "a user's thinking": (
+        {"role": "user", "content": "a", "reasoning_content": "hm"},
+        "messages[0].reasoning_content",
+    ),
+    "a user's calls": (
+        {"role": "user", "content": "a", "tool_calls": [{"function": {"name": "f"}}]},
+        "messages[0].tool_calls",
+    ),
     "function": ({"role": "function", "content": "a", "name": "x"}, "messages[0].role"),
     "no role": ({"content": "a"}, "messages[0].role"),
     "an image": (
@@ -237,7 +271,14 @@ _MESSAGES: dict[str, tuple[Any, str | None]] = {
         {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]},
         "messages[0].content[0].cache_control",
     ),
-    "tool calls": ({**_ASSISTANT, "tool_calls": [{"id": "x"}]}, "messages[0].tool_calls"),
+    "a call of nothing": (
+        {**_ASSISTANT, "tool_calls": [{"id": "x"}]},
+        "messages[0].tool_calls[0].function",
+    ),
+    "a call of another kind": (
+        {**_ASSISTANT, "tool_calls": [{"type": "custom", "function": {"name": "f"}}]},
+        "messages[0].tool_calls[0].type",
+    ),
     "a number": (5, "messages[0]"),
     "an object as content": ({"role": "user", "content": {"a": 1}}, "messages[0].content"),
 }

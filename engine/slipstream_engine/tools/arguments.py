@@ -39,6 +39,21 @@ def read_object(text: str) -> str | None:
     return read[1] if read is not None and isinstance(read[0], dict) else None
 
 
+def read_history(given: str | Mapping[str, Any] | None) -> str:
+    """The arguments of an earlier call as a JSON object, whatever they were.
+
+    What is none becomes the one member of an object: the model sees what it wrote, and every
+    template can write it.
+    """
+    if isinstance(given, Mapping):
+        return json.dumps(given, ensure_ascii=False)
+    text = (given or "").strip()
+    if text in ("", "null"):
+        return "{}"
+    made = read_object(text)
+    return json.dumps({"arguments": text}, ensure_ascii=False) if made is None else made
+
+
 def read_envelope(text: str) -> tuple[str, str] | None:
     """Name and arguments of `{"name": …, "arguments": {…}}`; None where it is no such object."""
     if _depth(text) > MAX_DEPTH:

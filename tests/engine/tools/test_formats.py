@@ -1,9 +1,15 @@
 """Which format a model speaks, and what every description must hold to."""
 
-import pytest
+from typing import get_args
 
+import pytest
+from tokenizers import AddedToken
+
+from slipstream_api.config import ReasoningFormat, ToolCallFormat
+from slipstream_engine.text import TokenBytes
 from slipstream_engine.tools import formats
 from slipstream_engine.tools.formats import REASONING_FORMATS, TOOL_FORMATS
+from tests.engine import tiny
 from tests.engine.tools import writing
 
 # The parts of each family's chat template by which it is known.
@@ -59,3 +65,26 @@ def test_thinking_is_open_where_the_prompt_ends_with_its_marker() -> None:
     assert think.is_open("<think>")
     assert not think.is_open("<think>\n\n</think>\n\n")
     assert not think.is_open("<|assistant|>")
+
+
+def test_every_format_can_be_configured_and_no_other() -> None:
+    assert set(get_args(ToolCallFormat)) == {"auto", "none", *TOOL_FORMATS}
+    assert set(get_args(ReasoningFormat)) == {"auto", "none", *REASONING_FORMATS}
+
+
+@pytest.mark.parametrize("is_special", [False, True], ids=["ordinary", "special"])
+def test_markers_are_text_also_where_a_tokeniser_holds_them_as_special_tokens(
+    is_special: bool,
+) -> None:
+    """vllm PR#25281: they were skipped before the parser saw them."""
+    own = formats.Formats(TOOL_FORMATS["kimi_k2"], REASONING_FORMATS["think"])
+    tokenizer = tiny.tokenizer()
+    tokenizer.add_tokens([AddedToken(one, special=is_special) for one in sorted(own.markers)])
+    text = "<think>a</think>" + writing.write_calls(TOOL_FORMATS["kimi_k2"], [("f", {"a": "é"})])
+    ids = tokenizer.encode(text).ids
+    shown = TokenBytes(tokenizer, own.markers)
+    assert b"".join(map(shown.of, ids)).decode() == text
+    assert shown.name(ids[0]) == "<think>"
+    # Others stay hidden.
+    assert shown.of(1) == b""
+    assert len(ids) < len(text)
