@@ -41,6 +41,9 @@ class _Delta(msgspec.Struct):
             or self.refusal
         )
 
+    def is_call(self) -> bool:
+        return not (self.content or self.reasoning_content or self.reasoning or self.refusal)
+
 
 class _Choice(msgspec.Struct):
     delta: _Delta | None = None
@@ -103,6 +106,7 @@ class Answer:
         self.ended_s: float | None = None  # set by who reads the stream: it came to its end
         self.num_chunks = 0
         self.gaps_s = array("f")
+        self.began_with_call = False
         self.usage = Usage()
         self.finish_reason: str | None = None
         self._text: list[str] = []
@@ -124,6 +128,7 @@ class Answer:
                 self.finish_reason = choice.finish_reason
             if choice.delta is not None and choice.delta.has_tokens():
                 has_tokens = True
+                self.began_with_call |= self.num_chunks == 0 and choice.delta.is_call()
                 self._keep(choice.delta)
         if has_tokens:
             self._tick(now_s)

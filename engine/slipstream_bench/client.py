@@ -130,6 +130,7 @@ class Endpoint:
             usage=answer.usage,
             finish_reason=answer.finish_reason,
             failure=failure,
+            began_with_call=answer.began_with_call,
         )
         return Reply(record, answer)
 

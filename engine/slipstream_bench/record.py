@@ -44,7 +44,8 @@ class Record:
     """One request. `intended_s`: when it should have been sent; `started_s`: when it was.
 
     `gaps_s` holds the time between neighbouring chunks that brought tokens: one fewer than
-    `num_chunks`. `first_token_s` and `last_token_s` are those chunks' ends.
+    `num_chunks`. `first_token_s` and `last_token_s` are those chunks' ends. `began_with_call`: the
+    first of them was part of a tool call, which endpoints may send when all of it is there.
     """
 
     turn: int
@@ -58,6 +59,7 @@ class Record:
     usage: Usage = Usage()
     finish_reason: str | None = None
     failure: Failure | None = None
+    began_with_call: bool = False
 
     @property
     def is_success(self) -> bool:
@@ -98,6 +100,6 @@ class Record:
         """(last − first) / (tokens − 1). None where there is nothing between two arrivals."""
         if self.first_token_s is None or self.last_token_s is None:
             return None
-        if self.num_chunks < 2 or self.num_output_tokens < 2:
+        if self.num_chunks < 2 or self.num_output_tokens < 2 or self.began_with_call:
             return None
         return (self.last_token_s - self.first_token_s) / (self.num_output_tokens - 1)

@@ -147,9 +147,12 @@ def _observation(
 
 
 def _tpot_ms(reading: Reading | None, output_tokens: int | None) -> float | None:
-    """Mean time between two tokens of a stream; one of fewer than two has none."""
+    """Mean time between two tokens of a stream; one of fewer than two has none.
+
+    Nor has one that began with a tool call: it comes when all of it is there.
+    """
     if reading is None or reading.first_token_s is None or reading.last_event_s is None:
         return None
-    if output_tokens is None or output_tokens < 2:
+    if reading.began_with_call or output_tokens is None or output_tokens < 2:
         return None
     return (reading.last_event_s - reading.first_token_s) / (output_tokens - 1) * _MS

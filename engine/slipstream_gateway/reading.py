@@ -48,6 +48,7 @@ class Reading:
     ) -> None:
         self.is_event_stream = is_event_stream
         self.first_token_s: float | None = None
+        self.began_with_call = False
         self.last_event_s: float | None = None
         self.is_done = False
         self.has_failed = False
@@ -123,8 +124,9 @@ class Reading:
                 self._read_event(event, now_s)
 
     def _read_event(self, event: bytes, now_s: float) -> None:
-        if self.first_token_s is None and _has_token(_parsed(event)):
+        if self.first_token_s is None and _has_token(document := _parsed(event)):
             self.first_token_s = now_s
+            self.began_with_call = _is_call(document)
         if _ERROR_KEY in event:
             self._note_error(_parsed(event).get("error"))
         if self._tools is not None and _TOOLS_KEY in event:
@@ -172,6 +174,12 @@ def _has_token(document: dict[str, Any]) -> bool:
         if any(value for key, value in parts if key != "role"):
             return True
     return False
+
+
+def _is_call(document: dict[str, Any]) -> bool:
+    """Whether an event holds a part of a tool call."""
+    deltas = (choice.get("delta") for choice in _choices(document))
+    return any(isinstance(delta, dict) and delta.get("tool_calls") for delta in deltas)
 
 
 def _usage(document: dict[str, Any]) -> dict[str, Any] | None:

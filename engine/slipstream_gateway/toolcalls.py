@@ -72,9 +72,9 @@ class ToolCalls:
 
 
 def offered(body: Mapping[str, Any]) -> frozenset[str] | None:
-    """The names of the tools that a request offers; None: it offers none."""
+    """The names of the tools that a request lets the model call; None: there are none."""
     tools = body.get("tools")
-    if not isinstance(tools, list) or not tools:
+    if not isinstance(tools, list) or not tools or body.get("tool_choice") == "none":
         return None
     functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
     names = (it.get("name") for it in functions if isinstance(it, dict))

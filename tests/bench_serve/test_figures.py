@@ -76,6 +76,12 @@ def test_there_is_no_tpot_without_two_arrivals(
     assert of(one).tpot_ms is None
 
 
+def test_there_is_no_tpot_of_an_answer_that_began_with_a_call() -> None:
+    """It came when all of it was there: the division would say that tokens took no time."""
+    one = replace(record(), began_with_call=True)
+    assert one.tpot_s is None
+
+
 def test_throughput_counts_the_time_from_the_first_start_to_the_last_end() -> None:
     found = of(
         record(started_s=10.0, ended_s=11.0),

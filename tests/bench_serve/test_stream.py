@@ -116,6 +116,16 @@ def test_tool_calls_are_put_together_by_their_index() -> None:
     assert answer.tool_calls() == (ToolCall("c0", "f", '{"a": 1}'), ToolCall("c1", "g", "{}"))
 
 
+def test_an_answer_that_begins_with_a_call_is_known() -> None:
+    call, text = chunk(tool_calls=[{"index": 0}]), chunk(content="a")
+    for first, second, expected in ((call, text, True), (text, call, False)):
+        answer = Answer()
+        answer.add(chunk(role="assistant", content=""), 0.5)
+        answer.add(first, 1.0)
+        answer.add(second, 1.5)
+        assert answer.began_with_call is expected
+
+
 def test_usage_is_read_and_what_is_missing_stays_unknown() -> None:
     answer = Answer()
     usage = {

@@ -413,15 +413,18 @@ async def test_keep_alive_comments_pass_and_are_no_first_token() -> None:
 async def test_the_class_of_a_tool_call_is_recorded_and_nothing_of_its_text() -> None:
     call = {"index": 0, "id": "c", "function": {"name": "read", "arguments": '{"path": "sec'}}
     first = data({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]})
+    last = data({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 30}})
     async with (
-        engine("a", streaming(first, event("", finish="tool_calls"), DONE)) as a,
+        engine("a", streaming(first, event("", finish="tool_calls"), last, DONE)) as a,
         front([route()], [service_slice({"a": a.port})]) as gateway,
     ):
         tools = [{"type": "function", "function": {"name": "read", "parameters": {}}}]
         async with gateway.post({**CHAT, "stream": True, "tools": tools}) as answer:
             await answer.read()
         [seen] = await gateway.observations()
-        assert seen["tool_call_class"] == "invalid_json"
+        assert (seen["tool_call_class"], seen["output_tokens"]) == ("invalid_json", 30)
+        # The call came when all of it was there: nothing can be told of the time between tokens.
+        assert "tpot_ms" not in seen
         assert "sec" not in json.dumps({key: it for key, it in seen.items() if key != "session"})
 
 

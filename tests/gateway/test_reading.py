@@ -77,6 +77,22 @@ def test_whatever_was_generated_counts_as_a_token(choice: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
+    ("first", "is_call"),
+    [
+        ({"tool_calls": [{"index": 0}]}, True),
+        ({"content": "a"}, False),
+        ({"reasoning_content": "a"}, False),
+    ],
+    ids=str,
+)
+def test_an_answer_that_begins_with_a_call_is_known(first: dict[str, Any], is_call: bool) -> None:
+    """Its tokens came before the first event did: no time between tokens can be told."""
+    call = data({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0}]}}]})
+    reading = read_stream(ROLE, data({"choices": [{"index": 0, "delta": first}]}), call, DONE)
+    assert reading.began_with_call is is_call
+
+
+@pytest.mark.parametrize(
     ("chunks", "flaw"),
     [
         ((event("a"), DONE), None),
@@ -237,3 +253,9 @@ def test_calls_of_two_choices_are_two_calls() -> None:
 )
 def test_the_tools_of_a_request_are_known_by_name(tools: Any, names: set[str] | None) -> None:
     assert toolcalls.offered({"tools": tools}) == names
+    assert toolcalls.offered({"tools": tools, "tool_choice": "required"}) == names
+
+
+def test_tools_that_must_not_be_called_are_not_offered() -> None:
+    tools = [{"type": "function", "function": {"name": "read"}}]
+    assert toolcalls.offered({"tools": tools, "tool_choice": "none"}) is None

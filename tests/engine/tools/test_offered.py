@@ -104,3 +104,20 @@ def test_choices_that_cannot_be_made_are_refused(fields: dict[str, Any], param: 
     with pytest.raises(ApiError) as caught:
         _chat(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+def test_what_the_load_generators_agents_send_is_accepted() -> None:
+    """Calls of the answer before, and a result for each."""
+    from slipstream_bench import agent, session
+    from slipstream_bench.answer import ToolCall
+
+    calls = [ToolCall("", "read_file", '{"path": "a"}'), ToolCall("c", "x", '{"path')]
+    messages = session.grow([{"role": "user", "content": "x"}], "", calls, "its text")
+    document = _chat(messages=list(messages), tools=list(agent.TOOLS))
+    assert [function.name for function in document.offered] == [
+        "read_file",
+        "search",
+        "replace",
+        "run_tests",
+    ]
+    assert [message.role for message in document.messages] == ["user", "assistant", "tool", "tool"]
