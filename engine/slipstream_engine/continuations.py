@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
+from slipstream_engine.batch import Chunk, Sampled
 from slipstream_engine.guides.interface import Guides
 from slipstream_engine.request import Request
 from slipstream_engine.sequences import Sequence, Taken
+from slipstream_engine.spec import verify
 from slipstream_engine.spec.draft import Draft
 from slipstream_engine.spec.speculation import Speculation
 
@@ -66,12 +68,28 @@ class Continuations:
             for sample, token in firsts:
                 self._speculation.start(sequence.subject(sample), [token])
 
-    def commit(self, sequence: Sequence, taken: Taken, draft: Draft) -> None:
-        key = sequence.spec_key
+    def take(
+        self,
+        sequence: Sequence,
+        chunk: Chunk,
+        draft: Draft,
+        sampled: Seq[Sampled],
+        max_context: int,
+    ) -> Taken:
+        """Append what was drawn after a sequence's last token, and tell whom it concerns."""
+        key, offered = sequence.spec_key, draft
+        synthetic = None if self._speculation is None else self._speculation.synthetic
+        if synthetic is not None and draft.tokens:
+            count = synthetic.accepted(key, len(sequence.tokens), len(draft.tokens))
+            draft = verify.cut(draft, count)
+            taken_for_drawn = [Sampled(token) for token in draft.tokens]
+            sampled = [*taken_for_drawn, *sampled[count:]]
+        taken = sequence.take(chunk, draft, sampled, max_context)
         if self._guides is not None and taken.finish is None:
             self._guides.commit(key, taken.tokens)
         if self._speculation is not None:
-            self._speculation.commit(key, taken.tokens, draft, taken.num_accepted)
+            self._speculation.commit(key, taken.tokens, offered, taken.num_accepted)
+        return taken
 
     def stop(self, sequence: Sequence, *, finished: bool) -> None:
         """`finished`: its text is whole; else nobody wants it any more."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from slipstream_api import names
 from slipstream_api.config import EngineConfig
 from slipstream_api.observation import Ring
-from slipstream_engine import apierror, messages
+from slipstream_engine import apierror, drafting, messages
 from slipstream_engine.answers import Answerer
 from slipstream_engine.apierror import ApiError
 from slipstream_engine.digests import DigestOf
@@ -68,7 +68,9 @@ class Engine:
         self.tokens = tokens
         self.rank = rank
         self.tracing = tracing
-        self.metrics = EngineMetrics(config.model.name)
+        self.metrics = EngineMetrics(
+            config.model.name, drafting.names(config.speculator), config.speculator.max_draft_tokens
+        )
         self.observations = Ring(_NUM_OBSERVATIONS, secrets.token_hex(8))
         self.pace = Pace()
         self.state = State.LOADING
@@ -189,3 +191,5 @@ class Engine:
     def _observe_step(self, step: Step) -> None:
         self.metrics.guide_failures.inc(len(step.failures))
         self.pace.prefill(step.num_prefill_tokens, len(step.progress), step.run_s)
+        if step.outcomes:
+            self.metrics.speculation.observe(step.outcomes, step.draft_s, step.run_s)

@@ -10,10 +10,12 @@ import torch
 
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_engine import device as devices
-from slipstream_engine import messages, sizing
+from slipstream_engine import drafting, messages, sizing
+from slipstream_engine.costs import Runs
 from slipstream_engine.group import Alone, Group, TorchGroup
 from slipstream_engine.kvpool import KvPool
 from slipstream_engine.layers import Builder
+from slipstream_engine.loop import EngineLoop
 from slipstream_engine.messages import Loaded
 from slipstream_engine.model import Decoder
 from slipstream_engine.recorded import RecordedDecode
@@ -46,7 +48,8 @@ class Part:
     architecture: str
     load_s: float
 
-    def scheduler(self) -> Scheduler:
+    def loop(self, runner: Runs) -> EngineLoop:
+        """The loop over this rank and all that follow it. Runs a few steps to measure them."""
         limits = Limits(
             max_running_sequences=self.config.limits.max_running_sequences,
             max_batch_tokens=self.config.limits.max_batch_tokens,
@@ -54,7 +57,11 @@ class Part:
             max_context=self.sizes.max_context,
             prefix_cache=self.config.pages.prefix_cache,
         )
-        return Scheduler(limits, self.sizes.num_pages, keys.root_key(self.namespace))
+        clock = time.perf_counter
+        speculation = drafting.make(self.config.speculator, runner, limits, clock)
+        root_key = keys.root_key(self.namespace)
+        scheduler = Scheduler(limits, self.sizes.num_pages, root_key, speculation)
+        return EngineLoop(scheduler, runner, clock, speculation)
 
     def loaded(self) -> Loaded:
         return Loaded(

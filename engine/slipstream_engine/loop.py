@@ -10,6 +10,7 @@ from slipstream_engine.batch import Batch, Failure, Sampled
 from slipstream_engine.guides.spec import GuideError
 from slipstream_engine.messages import Abort, AbortSample, Step, Submit
 from slipstream_engine.scheduler import Scheduler
+from slipstream_engine.spec.speculation import Outcome
 
 
 class Runner(Protocol):
@@ -18,14 +19,29 @@ class Runner(Protocol):
         ...
 
 
+class Drafting(Protocol):
+    """What is told of drafts after each step."""
+
+    def take_outcomes(self) -> tuple[Outcome, ...]: ...
+
+    def take_draft_s(self) -> float: ...
+
+
 class EngineLoop:
     """`clock`: seconds from anywhere, only ever growing."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        clock: Callable[[], float],
+        drafting: Drafting | None = None,
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
         self._failures: list[Failure] = []
+        self._drafting = drafting
 
     @property
     def is_idle(self) -> bool:
@@ -57,6 +73,7 @@ class EngineLoop:
         self._end_failed()
         progress = tuple(self._scheduler.commit(batch, sampled))
         self._end_failed()
+        drafting = self._drafting
         return Step(
             progress,
             self._scheduler.load(),
@@ -64,6 +81,8 @@ class EngineLoop:
             run_s,
             self._scheduler.take_admitted(),
             self._take_failures(),
+            () if drafting is None else drafting.take_outcomes(),
+            0.0 if drafting is None else drafting.take_draft_s(),
         )
 
     def _end_failed(self) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from slipstream_engine.batch import Failure, Load, Progress
 from slipstream_engine.request import Request
+from slipstream_engine.spec.speculation import Outcome
 from slipstream_kvstore.keys import Namespace
 
 LENGTH = struct.Struct(">I")
@@ -70,7 +71,7 @@ class Step(_Message, frozen=True, tag="step"):
 
     `num_prefill_tokens` of it were prompts, and the model ran for `run_s`. `admitted`: ids of the
     requests that ran for the first time, which ends their time in the queue. `failures` come
-    after the progress.
+    after the progress. `outcomes` are those of the step's drafts, which took `draft_s` to make.
     """
 
     progress: tuple[Progress, ...]
@@ -79,6 +80,8 @@ class Step(_Message, frozen=True, tag="step"):
     run_s: float = 0.0
     admitted: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    draft_s: float = 0.0
 
 
 class Failed(_Message, frozen=True, tag="failed"):

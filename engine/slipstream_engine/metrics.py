@@ -1,9 +1,12 @@
 """The engine's metrics, all of them, under vLLM's names so that existing dashboards work."""
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from slipstream_engine.batch import Load
 from slipstream_engine.request import FinishReason
+from slipstream_engine.specmetrics import SpeculationMetrics
 
 _LATENCY_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
@@ -12,7 +15,9 @@ _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5
 class EngineMetrics:
     """Every series exists, as zero, from the start."""
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(
+        self, model_name: str, drafters: Sequence[str] = (), max_draft_tokens: int = 0
+    ) -> None:
         self._registry = CollectorRegistry()
         self._name = model_name
         self._running = self._gauge("vllm:num_requests_running", "Requests in a batch.")
@@ -63,6 +68,10 @@ class EngineMetrics:
         self.success = {
             reason: self._success.labels(model_name, reason.value) for reason in FinishReason
         }
+
+        self.speculation = SpeculationMetrics(
+            self._registry, model_name, drafters, max_draft_tokens
+        )
 
     def observe_load(self, load: Load) -> None:
         """Gauges as they are, counters by what was added since the last time."""

@@ -10,7 +10,6 @@ import queue
 import socket
 import sys
 import threading
-import time
 from contextlib import suppress
 
 from slipstream_api import config as configs
@@ -70,7 +69,7 @@ def _serve(connection: socket.socket) -> int:
 def _lead(connection: socket.socket, commands: Commands, part: Part, split: Split) -> int:
     """Schedule, run everywhere, commit, tell; rank 0 only."""
     leading = LeadingRunner(part.runner, part.group, split) if split.num_ranks > 1 else None
-    loop = EngineLoop(part.scheduler(), leading or part.runner, time.perf_counter)
+    loop = part.loop(leading or part.runner)
     _send(connection, part.loaded())
     while True:
         taken = _take(commands, loop, leading)

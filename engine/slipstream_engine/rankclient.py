@@ -22,6 +22,7 @@ from slipstream_engine.messages import (
 )
 from slipstream_engine.rankprocess import MODULE, RankProcess
 from slipstream_engine.request import Request
+from slipstream_engine.spec.speculation import Outcome
 
 # Longer than any step takes: 512 tokens of a model of 7 billion weights are half a minute on a CPU.
 _SILENT_S = 120.0
@@ -43,12 +44,14 @@ class RequestError(Exception):
 class Mailbox:
     """What has come for some requests and was not taken yet.
 
-    `admitted_s`: when each of them left the queue, on the clock of `time.monotonic`.
+    `admitted_s`: when each of them left the queue, on the clock of `time.monotonic`. `outcomes`:
+    of all drafts so far.
     """
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.request_ids = tuple(request.id for request in requests)
         self.admitted_s: dict[str, float] = {}
+        self.outcomes: list[Outcome] = []
         self._arrived: list[tuple[float, Progress]] = []
         self._error: Exception | None = None
         self._event = asyncio.Event()
@@ -262,6 +265,9 @@ class RankClient:
         for request_id in step.admitted:
             if (asked := self._open.get(request_id)) is not None:
                 asked.mailbox.admitted_s[request_id] = now_s - step.run_s
+        for outcome in step.outcomes:
+            if (asked := self._open.get(outcome.request_id)) is not None:
+                asked.mailbox.outcomes.append(outcome)
         for progress in step.progress:
             asked = self._open.get(progress.request_id)
             # Gone: the client left, or the text ended, while the step ran.

@@ -8,12 +8,14 @@ Log-probabilities are of the raw logits, before all of that.
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slipstream_engine import rejection
 from slipstream_engine.batch import Draw, Sampled, TokenLogprob
 from slipstream_engine.request import SamplingParams
 
@@ -48,9 +50,9 @@ def sample(logits: Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[S
     return sampled
 
 
-def uniform(seed: int, sample_index: int, position: int) -> float:
-    """A number in [0, 1) that only these three decide."""
-    text = f"{seed}:{sample_index}:{position}".encode()
+def uniform(seed: int, sample_index: int, position: int, stream: str = "") -> float:
+    """A number in [0, 1) that only these decide."""
+    text = f"{seed}:{sample_index}:{position}{stream}".encode()
     digest = hashlib.blake2b(text, digest_size=8).digest()
     # 53 bits: every value is exact in a float, and 1.0 is never reached by rounding.
     return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
@@ -99,6 +101,10 @@ def _sample_one(raw: Tensor, draw: Draw) -> Sampled:
         token = int(logits.argmax())
         if draw.allowed and not math.isfinite(float(logits[token])):
             raise FloatingPointError(f"nothing can be drawn: the largest logit is {logits[token]}")
+    elif draw.proposal is not None:
+        stream = partial(uniform, params.seed, draw.sample, draw.position)
+        target = probabilities(logits, params)
+        token = rejection.token(target, draw.drafted, draw.proposal, stream)
     else:
         token = _draw(logits, params, uniform(params.seed, draw.sample, draw.position))
     if params.num_top_logprobs is None:
@@ -143,6 +149,22 @@ def _penalise(logits: Tensor, params: SamplingParams, draw: Draw) -> None:
     tokens, counts = np.unique(history[draw.num_prompt_tokens :], return_counts=True)
     change = params.frequency_penalty * counts + params.presence_penalty
     logits[torch.from_numpy(tokens)] -= torch.from_numpy(change).to(logits.dtype)
+
+
+def probabilities(logits: Tensor, params: SamplingParams) -> _Array:
+    """What `_draw` draws from, at a temperature above 0: [vocabulary], adds up to 1."""
+    weights = _weights(logits, float(logits.max()), params)
+    if params.top_k > 0 or params.top_p < 1.0:
+        _, order = _largest(logits, len(logits) if params.top_k == 0 else params.top_k)
+        kept = order.numpy()
+        sums = weights[kept].cumsum()
+        if params.top_p < 1.0:
+            kept = kept[: int(sums.searchsorted(params.top_p * sums[-1])) + 1]
+        cut = np.zeros_like(weights)
+        cut[kept] = weights[kept]
+        weights = cut
+    probs: _Array = weights / weights.sum()
+    return probs
 
 
 def _draw(logits: Tensor, params: SamplingParams, u: float) -> int:

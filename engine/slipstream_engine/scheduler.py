@@ -109,10 +109,7 @@ class Scheduler:
         )
 
     def submit(self, request: Request) -> None:
-        """Queue a request.
-
-        Raises ValueError for one that can never run or is there already, GuideError among them.
-        """
+        """Queue a request. Raises ValueError, or GuideError, for one that can never run."""
         request.check(self._limits.max_context, KEY_BYTES)
         if request.id in self._requests:
             raise ValueError(f"a second request {request.id}")
@@ -348,12 +345,12 @@ class Scheduler:
 
         What the pages hold of the draft behind them is cut off before anything is sealed.
         """
-        taken = sequence.take(chunk, draft, sampled, self._limits.max_context)
+        limit = self._limits.max_context
+        taken = self._continuations.take(sequence, chunk, draft, sampled, limit)
         progress += taken.progress
         self._moves += self._tables.moves(chunk, taken.rows)
         self._tables.shrink(sequence)
         self._tables.seal(sequence)
-        self._continuations.commit(sequence, taken, draft)
         if taken.finish is not None:
             self._end(sequence)
 

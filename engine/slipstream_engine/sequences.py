@@ -1,7 +1,7 @@
 """A sequence: one sample of a request and how far it is; knows no queues and no pools of pages."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipstream_engine.batch import Chunk, Draw, Progress, Sampled
 from slipstream_engine.request import FinishReason, Request
@@ -118,6 +118,14 @@ class Sequence:
         draws = self._draws(count - 1, allowed[0])
         if drafted:
             draws += self._draws_after(draft, allowed)
+        if draft.proposals:
+            draws = (
+                *(
+                    replace(draw, drafted=token, proposal=proposal)
+                    for draw, token, proposal in zip(draws, drafted, draft.proposals, strict=False)
+                ),
+                draws[-1],
+            )
         return Chunk(
             start,
             (*tokens[start:], *drafted),
@@ -198,8 +206,9 @@ class Sequence:
             if finish is not None:
                 break
             self.tokens.append(token)
-        count, own = len(progress), len(chunk.tokens) - len(draft.tokens)
-        self.num_computed = chunk.start + own - 1 + count
+        count = len(progress)
+        # The first draw is at the last token of its own.
+        self.num_computed = chunk.start + chunk.draws[0].row + count
         return Taken(progress, finish, path[:count], min(count, len(path) - 1))
 
     def keep_samples(self, samples: tuple[int, ...]) -> None:

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 
 from slipstream_api import names
 from slipstream_api.schema import ConfigModel
+from slipstream_api.speculator import SpeculatorSpec
 
 # How a model writes calls of tools, and its thinking. `auto`: by its chat template.
 ToolCallFormat = Literal[
@@ -173,6 +174,7 @@ class EngineConfig(ConfigModel):
     # None: the reference operations.
     kernels: EngineKernels | None = None
     tracing: EngineTracing = Field(default_factory=EngineTracing)
+    speculator: SpeculatorSpec = Field(default_factory=SpeculatorSpec)
     dtype: Literal["float32", "bfloat16"] = "float32"
     # checkpoint: 4- and 8-bit matrices stay as they are stored, and with them keys and values are
     # kept in bfloat16. none: everything in `dtype`.

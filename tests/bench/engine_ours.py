@@ -13,7 +13,6 @@ import torch
 from slipstream_api import config as configs
 from slipstream_api.config import EngineConfig
 from slipstream_engine import loading
-from slipstream_engine.loop import EngineLoop
 from slipstream_engine.messages import Submit
 from slipstream_engine.request import Request, SamplingParams
 from slipstream_engine.split import Split
@@ -26,7 +25,7 @@ _GREEDY = SamplingParams(temperature=0.0)
 class Ours:
     def __init__(self, config: EngineConfig) -> None:
         part = loading.load(config, Split(), "")
-        self._loop = EngineLoop(part.scheduler(), part.runner, time.perf_counter)
+        self._loop = part.loop(part.runner)
         self._ids = itertools.count()
 
     def generate(self, job: Job) -> Timing:

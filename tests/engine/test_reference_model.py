@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slipstream_cli import install
 from slipstream_engine.chat import ChatTemplate
-from slipstream_engine.protocol import Message
+from slipstream_engine.conversation import Message
 from slipstream_engine.runner import Runner
 from slipstream_engine.scheduler import Scheduler
 from slipstream_weights import export, source

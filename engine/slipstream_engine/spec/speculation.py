@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from slipstream_engine.spec import lengths, verify
 from slipstream_engine.spec.draft import Draft, Drafter, Key, Subject
 from slipstream_engine.spec.lengths import CostTable
+from slipstream_engine.spec.synthetic import Synthetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +28,29 @@ class Speculation:
     """
 
     def __init__(
-        self, drafter: Drafter, max_draft_tokens: int, cost: CostTable | None = None
+        self,
+        drafter: Drafter,
+        max_draft_tokens: int,
+        cost: CostTable | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+        synthetic: Synthetic | None = None,
     ) -> None:
-        """`cost`: what steps take here; None: drafts are verified whole, whatever that costs."""
+        """`cost`: what steps take here; None: drafts are verified whole, whatever that costs.
+
+        `clock`: in seconds, for how long drafting took. `synthetic`: what counts as accepted in a
+        load test, whatever was drawn.
+        """
         self._drafter = drafter
         self._max_draft_tokens = max_draft_tokens
         self._cost = cost
         self._mode = lengths.START
+        self.synthetic = synthetic
         # What was not told yet: the subject and its output so far.
         self._untold: dict[Key, tuple[Subject, list[int]]] = {}
         self._told: set[Key] = set()
         self._outcomes: list[Outcome] = []
+        self._clock = clock
+        self._draft_s = 0.0
 
     def start(self, subject: Subject, tokens: Sequence[int]) -> None:
         """A sequence and its output so far."""
@@ -54,6 +67,7 @@ class Speculation:
 
         `other_tokens`: of prompts in the same step. `legal` takes away what may not stand there.
         """
+        began_s = self._clock()
         for key, _ in asked:
             if key in self._untold:
                 self._tell(key)
@@ -61,10 +75,11 @@ class Speculation:
         drafts = self._drafter.propose([(key, min(room, largest)) for key, room in asked])
         if legal is not None:
             drafts = [legal(key, draft) for (key, _), draft in zip(asked, drafts, strict=True)]
-        if not any(draft.tokens for draft in drafts):
-            return drafts
-        counts = self._lengths(drafts, other_tokens, max_tokens)
-        return [verify.cut(draft, count) for draft, count in zip(drafts, counts, strict=True)]
+        if any(draft.tokens for draft in drafts):
+            counts = self._lengths(drafts, other_tokens, max_tokens)
+            drafts = [verify.cut(one, count) for one, count in zip(drafts, counts, strict=True)]
+        self._draft_s += self._clock() - began_s
+        return drafts
 
     def _lengths(self, drafts: list[Draft], other_tokens: int, max_tokens: int) -> Sequence[int]:
         if self._cost is not None:
@@ -86,7 +101,9 @@ class Speculation:
         if key in self._untold:
             self._untold[key][1].extend(tokens)
         elif key in self._told:
+            began_s = self._clock()
             self._drafter.commit(key, tokens)
+            self._draft_s += self._clock() - began_s
 
     def stop(self, key: Key, *, finished: bool) -> None:
         """Its output is whole, or nobody wants it any more; one that never started is no error."""
@@ -101,6 +118,11 @@ class Speculation:
         """Of all drafts since this was last asked."""
         outcomes, self._outcomes = tuple(self._outcomes), []
         return outcomes
+
+    def take_draft_s(self) -> float:
+        """How long drafting took since this was last asked."""
+        draft_s, self._draft_s = self._draft_s, 0.0
+        return draft_s
 
     def _tell(self, key: Key) -> None:
         subject, tokens = self._untold.pop(key)

@@ -4,10 +4,11 @@ The output is then not the model's. As in vLLM's `rejection_sample_method: synth
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from slipstream_engine.spec.draft import Key
+from slipstream_engine.spec.draft import Draft, Key, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +45,35 @@ class Synthetic:
         name = f"{self.seed}/{key[0]}/{key[1]}/{position}".encode()
         chance = int.from_bytes(hashlib.blake2b(name, digest_size=7).digest()) / 2**56
         return sum(chance < rate for rate in self.rates[:num_drafted])
+
+
+class SyntheticDrafter:
+    """A `Drafter` of as many tokens as there may be, with the chances that were asked for."""
+
+    name = "synthetic"
+    features: tuple[int, ...] = ()
+
+    def __init__(self, synthetic: Synthetic) -> None:
+        rates = synthetic.rates
+        before = (1.0, *rates)
+        self._accept = tuple(
+            rate / one if one else 0.0 for rate, one in zip(rates, before, strict=False)
+        )
+        self._latest: dict[Key, int] = {}
+
+    def start(self, subject: Subject) -> None:
+        self._latest[subject.key] = subject.prompt[-1]
+
+    def propose(self, asked: Sequence[tuple[Key, int]]) -> list[Draft]:
+        """Any token will do: the latest one, of which the model has a row."""
+        drafts = []
+        for key, budget in asked:
+            accept = self._accept[:budget] + (0.0,) * (budget - len(self._accept))
+            drafts.append(Draft((self._latest[key],) * budget, (), accept, self.name))
+        return drafts
+
+    def commit(self, key: Key, tokens: Sequence[int], features: object | None = None) -> None:
+        self._latest[key] = tokens[-1]
+
+    def stop(self, key: Key, finished: bool) -> None:
+        self._latest.pop(key, None)

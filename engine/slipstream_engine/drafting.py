@@ -1,0 +1,83 @@
+"""From a configuration to what drafts: the drafters, the costs of verifying, the limits."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from slipstream_api.speculator import SpeculatorSpec
+from slipstream_engine import costs
+from slipstream_engine.costs import Runs
+from slipstream_engine.scheduler import Limits
+from slipstream_engine.spec.chooser import Chooser, Member
+from slipstream_engine.spec.draft import Drafter, Key
+from slipstream_engine.spec.edit import EditDrafter
+from slipstream_engine.spec.lengths import CostTable
+from slipstream_engine.spec.lookup import LookupDrafter
+from slipstream_engine.spec.speculation import Speculation
+from slipstream_engine.spec.store import StoreDrafter, StoreLimits
+from slipstream_engine.spec.suffix import SuffixDrafter
+from slipstream_engine.spec.synthetic import Synthetic, SyntheticDrafter
+
+_log = logging.getLogger(__name__)
+
+
+def make(
+    spec: SpeculatorSpec,
+    runner: Runs,
+    limits: Limits,
+    clock: Callable[[], float],
+    more: Sequence[Member] = (),
+) -> Speculation | None:
+    """What the scheduler drafts with; None where nothing does.
+
+    `more`: drafters that need tensors, made elsewhere. Runs a few steps to measure them.
+    """
+    if not spec.is_drafting:
+        return None
+    synthetic, drafter = None, Chooser([*_members(spec), *more], _report)
+    if spec.synthetic_acceptance is not None:
+        wanted = spec.synthetic_acceptance
+        synthetic = Synthetic.of_length(wanted.length_milli / 1000, wanted.seed)
+        drafter = Chooser([Member(SyntheticDrafter(synthetic))], _report)
+        _log.warning("drafts count as accepted whatever the model says: for load tests alone")
+    cost = None
+    if spec.adaptive:
+        most = min(limits.max_batch_tokens, limits.max_context)
+        cost = CostTable(costs.measure(runner, limits.page_tokens, most, clock))
+    return Speculation(drafter, spec.max_draft_tokens, cost, clock, synthetic)
+
+
+def names(spec: SpeculatorSpec) -> tuple[str, ...]:
+    """Of the drafters that a configuration has, for the metrics of each."""
+    if not spec.is_drafting:
+        return ()
+    if spec.synthetic_acceptance is not None:
+        return (SyntheticDrafter.name,)
+    model = ("model",) if spec.draft is not None else ()
+    return (*(member.drafter.name for member in _members(spec)), *model)
+
+
+def _members(spec: SpeculatorSpec) -> list[Member]:
+    suffix: list[Drafter] = [SuffixDrafter()]
+    # Fewer cannot tell two answers apart.
+    if spec.suffix.max_tokens_per_tenant >= 4:
+        store = StoreLimits(spec.suffix.max_tokens_per_tenant, spec.suffix.max_tenants)
+        suffix.append(StoreDrafter(store))
+    drafters: dict[str, list[Drafter]] = {
+        "auto": [EditDrafter(), *suffix],
+        "edit": [EditDrafter()],
+        "suffix": suffix,
+        "lookup": [LookupDrafter()],
+        "model": [],
+        "none": [],
+    }
+    return [Member(drafter) for drafter in drafters[spec.method]]
+
+
+def _report(drafter: str, key: Key, error: Exception) -> None:
+    """The exception's kind alone: its words may hold tokens of a prompt."""
+    _log.warning(
+        "the drafter %s failed (%s): request %s goes on without drafts",
+        drafter,
+        type(error).__name__,
+        key[0],
+    )

@@ -1,0 +1,133 @@
+"""However tokens are drafted, what comes out has the model's own distribution."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from slipstream_engine import sampler
+from slipstream_engine.batch import Draw, Sampled
+from slipstream_engine.request import SamplingParams
+from slipstream_engine.spec import verify
+from slipstream_engine.spec.draft import Draft, Proposal
+
+_VOCABULARY = 6
+# Logits after each token, of a model that looks at the last token alone.
+_MODEL = torch.tensor(
+    np.random.default_rng(5).normal(scale=1.5, size=(_VOCABULARY, _VOCABULARY)),
+    dtype=torch.float32,
+)
+_NUM_DRAWS = 100_000
+_PARAMS: list[dict[str, Any]] = [
+    {},
+    {"top_k": 3},
+    {"top_p": 0.8},
+    {"temperature": 0.6, "top_k": 4, "top_p": 0.9},
+    {"temperature": 1.7, "min_p": 0.1},
+]
+
+
+def _target(token: int, params: SamplingParams) -> list[float]:
+    return list(sampler.probabilities(_MODEL[token], params))
+
+
+def _check(counts: Counter[tuple[int, int]], params: SamplingParams) -> None:
+    """χ² of the first two tokens after token 0 against their joint distribution."""
+    expected = {
+        (one, two): chance * other
+        for one, chance in enumerate(_target(0, params))
+        for two, other in enumerate(_target(one, params))
+    }
+    assert all(expected[pair] > 0 for pair in counts), "a token that was cut off"
+    possible = [pair for pair, chance in expected.items() if chance > 0]
+    observed = np.array([counts[pair] for pair in possible])
+    wanted = np.array([expected[pair] for pair in possible]) * observed.sum()
+    # Of rare pairs the sum: χ² wants five of each at least.
+    rare = wanted < 5
+    if rare.any():
+        observed = np.append(observed[~rare], observed[rare].sum())
+        wanted = np.append(wanted[~rare], wanted[rare].sum())
+    assert stats.chisquare(observed, wanted).pvalue > 1e-4
+
+
+def _run(seed: int, params: dict[str, Any], draft: Draft) -> tuple[int, int]:
+    """The first two tokens after token 0, drafted and verified as the engine does."""
+    sampling = SamplingParams(**{"temperature": 1.0, **params, "seed": seed})
+    rows = [0, *draft.tokens]
+    depths = verify.depths(draft)
+    draws = [Draw(row, 1 + depths[row], 0, sampling) for row in range(len(rows))]
+    for index, proposal in enumerate(draft.proposals):
+        old = draws[index]
+        draws[index] = Draw(
+            index, old.position, 0, sampling, drafted=draft.tokens[index], proposal=proposal
+        )
+    drawn = sampler.sample(_MODEL[rows], list(range(len(rows))), draws)
+    path = verify.path(draft, [one.token for one in drawn])
+    tokens = [drawn[row].token for row in path]
+    while len(tokens) < 2:
+        again = Draw(0, 1 + len(tokens), 0, sampling)
+        (one,) = sampler.sample(_MODEL[tokens[-1]].unsqueeze(0), [0], [again])
+        tokens.append(one.token)
+    return tokens[0], tokens[1]
+
+
+def _proposal(chance: np.random.Generator, last: int) -> Proposal:
+    """A draft model that is wrong: another temperature, and some tokens never."""
+    logits = _MODEL[last].numpy() * 0.3 + np.arange(_VOCABULARY) * 0.2
+    tokens = np.sort(chance.permutation(_VOCABULARY)[: chance.integers(2, _VOCABULARY + 1)])
+    weights = np.exp(logits[tokens])
+    probs = weights / weights.sum()
+    return Proposal(tuple(int(it) for it in tokens), tuple(float(it) for it in probs))
+
+
+@pytest.mark.slow  # a hundred thousand draws each
+@pytest.mark.parametrize("params", _PARAMS, ids=str)
+def test_rejection_sampling_reproduces_the_target_distribution(params: dict[str, Any]) -> None:
+    counts: Counter[tuple[int, int]] = Counter()
+    chance = np.random.default_rng(7)
+    for seed in range(_NUM_DRAWS):
+        first = _proposal(chance, 0)
+        one = int(chance.choice(first.tokens, p=first.probs))
+        second = _proposal(chance, one)
+        two = int(chance.choice(second.tokens, p=second.probs))
+        draft = Draft((one, two), (), (0.5, 0.5), "model", (first, second))
+        counts[_run(seed, params, draft)] += 1
+    _check(counts, SamplingParams(**{"temperature": 1.0, **params}))
+
+
+@pytest.mark.slow  # a hundred thousand draws each
+@pytest.mark.parametrize("params", _PARAMS, ids=str)
+def test_a_tree_of_guesses_reproduces_the_target_distribution(params: dict[str, Any]) -> None:
+    """Two guesses for the first token and two for what follows each, whatever they are."""
+    counts: Counter[tuple[int, int]] = Counter()
+    chance = np.random.default_rng(8)
+    for seed in range(_NUM_DRAWS):
+        one, two = (int(it) for it in chance.permutation(_VOCABULARY)[:2])
+        below = [int(it) for it in chance.integers(0, _VOCABULARY, size=4)]
+        draft = Draft((one, two, *below), (-1, -1, 0, 0, 1, 1), (0.5,) * 6, "tree")
+        counts[_run(seed, params, draft)] += 1
+    _check(counts, SamplingParams(**{"temperature": 1.0, **params}))
+
+
+@pytest.mark.parametrize("params", _PARAMS, ids=str)
+def test_the_probabilities_are_those_that_tokens_are_drawn_with(params: dict[str, Any]) -> None:
+    sampling = [SamplingParams(**{"temperature": 1.0, **params, "seed": it}) for it in range(4000)]
+    drawn = Counter(
+        sampler.sample(_MODEL[:1], [0], [Draw(0, 1, 0, one)])[0].token for one in sampling
+    )
+    target = _target(0, sampling[0])
+    assert set(drawn) <= {token for token, chance in enumerate(target) if chance > 0}
+    possible = [token for token, chance in enumerate(target) if chance > 0]
+    observed = [drawn[token] for token in possible]
+    assert stats.chisquare(observed, [4000 * target[token] for token in possible]).pvalue > 1e-4
+
+
+def test_a_likely_draft_is_kept_and_an_impossible_one_never() -> None:
+    sampling = SamplingParams(temperature=1.0, top_k=1, seed=3)
+    best = int(_MODEL[0].argmax())
+    for token in range(_VOCABULARY):
+        draw = Draw(0, 1, 0, sampling, drafted=token, proposal=Proposal((token,), (1.0,)))
+        assert sampler.sample(_MODEL[:1], [0], [draw]) == [Sampled(best)]
