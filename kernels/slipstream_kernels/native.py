@@ -14,10 +14,6 @@ from slipstream_kernels import cpu, reference
 from slipstream_kernels.reference import Span
 from slipstream_kernels.weights import GROUP, TILE_ROWS, Packed, Weight
 
-# Beyond both, torch's attention is faster: 47 ms a layer for 512 tokens after 2,488 of SmolLM2,
-# 65 here; 7.6 ms and 5.7 for the first 512 (one AVX-512 core). What the C code computes is the same
-# however a prompt is cut into chunks, so short prompts never change with the load.
-_FEW_TOKENS, _SHORT_CONTEXT = 16, 1024
 # What the C code's registers and loops are made for.
 _HEAD_MULTIPLE, _MAX_HEAD_DIM, _MAX_HEADS = 16, 256, 128
 
@@ -28,8 +24,8 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
         *(_Pointer, _Int64, _Int64, _Int64, _Pointer, _Int64, _Int, _Pointer, _Pointer),
     ),
     "slipstream_attention": (
-        *(_Pointer, _Int64, _Pointer, _Pointer, _Int, _Pointer, _Int64, _Pointer),
-        *(_Int64, _Int64, _Int64, _Pointer),
+        *(_Pointer, _Int64, _Pointer, _Pointer, _Int, _Pointer, _Int64),
+        *(_Pointer, _Pointer, _Pointer, _Int64, _Int64, _Int64, _Pointer),
     ),
     "slipstream_rms_norm": (_Pointer, _Pointer, _Float, _Int64, _Int64, _Pointer),
     "slipstream_rope_write_kv": (
@@ -63,7 +59,7 @@ class Native:
         self._rope_write_kv = library.slipstream_rope_write_kv
         self._silu_mul = library.slipstream_silu_mul
         # A step's layers see the same spans: what they say to C is written down once.
-        self._latest = _Work([], None, [])
+        self._latest = _work([])
 
     def set_threads(self, count: int) -> int:
         """How many there are now: fewer than asked for where the system gives no more."""
@@ -152,95 +148,71 @@ class Native:
             return cpu.paged_attention(query, keys, values, spans)
         work = self._latest
         if spans is not work.spans:
-            work = self._latest = _divided(spans)
+            work = self._latest = _work(spans)
         output = torch.empty(query.shape)
-        for span in work.long:
-            rows = query[span.start : span.end]
-            output[span.start : span.end] = cpu.attend(rows, keys, values, span)
-        if work.tokens_and_runs is not None:
-            self._attend(query, keys, values, work.tokens_and_runs, output)
-        return output
-
-    def _attend(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        tokens_and_runs: tuple[Tensor, Tensor],
-        output: Tensor,
-    ) -> None:
-        tokens, runs = tokens_and_runs
         failed = self._attention(
             query.data_ptr(),
             query.stride(0),
             keys.data_ptr(),
             values.data_ptr(),
             keys.dtype is torch.bfloat16,
-            tokens.data_ptr(),
-            len(tokens),
-            runs.data_ptr(),
+            work.facts.data_ptr(),
+            len(work.facts),
+            work.runs.data_ptr(),
+            work.ways.data_ptr(),
+            work.own.data_ptr(),
             query.shape[1],
             keys.shape[1],
             query.shape[2],
             output.data_ptr(),
         )
         if failed:
-            raise MemoryError(f"no memory for the attention of {len(tokens)} tokens")
+            raise MemoryError(f"no memory for the attention of {len(query)} tokens")
+        return output
 
 
 class _Work(NamedTuple):
-    """Spans as given; what the C code takes of them; and those that torch does faster."""
+    """Spans as given, and what they say to the C code, all int64.
+
+    facts: [spans, 5]: first row, number of rows, keys before them, first run, first way (-1: the
+    span is no tree). runs: [runs, 2]: first row of the pool, number of rows. ways: [rows of trees,
+    2]: how many tokens of its tree a row sees, and the first of them in `own`, rows of the pool.
+    """
 
     spans: list[Span]
-    tokens_and_runs: tuple[Tensor, Tensor] | None
-    long: list[Span]
+    facts: Tensor
+    runs: Tensor
+    ways: Tensor
+    own: Tensor
 
 
-def _divided(spans: list[Span]) -> _Work:
-    own: list[Span] = []
-    long: list[Span] = []
-    for span in spans:
-        is_long = (
-            span.end - span.start > _FEW_TOKENS
-            and span.context_len > _SHORT_CONTEXT
-            and not span.ancestors
-        )
-        (long if is_long else own).append(span)
-    return _Work(spans, _facts(own), long)
-
-
-def _facts(spans: list[Span]) -> tuple[Tensor, Tensor] | None:
-    """Every token's row, number of keys and first run; and all runs."""
-    tokens: list[tuple[int, int, int]] = []
+def _work(spans: list[Span]) -> _Work:
+    facts: list[tuple[int, int, int, int, int]] = []
     runs: list[tuple[int, int]] = []
-    for span in spans:
-        past = span.past_len
-        if span.ancestors:
-            # A sequence of its own each: what stands before the tree, and the way down to it.
-            before, own = _rows_of(span)
-            for row, mask in enumerate(span.ancestors, span.start):
-                tokens.append((row, past + mask.bit_count(), len(runs)))
-                runs += before
-                runs += [(own[token], 1) for token in range(len(own)) if mask >> token & 1]
-            continue
-        first = len(runs)
-        runs += span.runs
-        tokens += [(row, past + row - span.start + 1, first) for row in range(span.start, span.end)]
-    return (torch.tensor(tokens), torch.tensor(runs)) if tokens else None
-
-
-def _rows_of(span: Span) -> tuple[list[tuple[int, int]], list[int]]:
-    """The runs of what stands before a span, and the row of each of its tokens."""
-    before: list[tuple[int, int]] = []
+    ways: list[tuple[int, int]] = []
     own: list[int] = []
+    for span in spans:
+        first_way = len(ways) if span.ancestors else -1
+        facts.append((span.start, span.end - span.start, span.past_len, len(runs), first_way))
+        runs += span.runs
+        rows = _own_rows(span) if span.ancestors else []
+        for mask in span.ancestors:
+            way = [row for token, row in enumerate(rows) if mask >> token & 1]
+            ways.append((len(way), len(own)))
+            own += way
+    return _Work(
+        spans, *(torch.tensor(part, dtype=torch.int64) for part in (facts, runs, ways, own))
+    )
+
+
+def _own_rows(span: Span) -> list[int]:
+    """Where the span's own tokens lie in the pool."""
+    rows: list[int] = []
     left = span.past_len
     for first, length in span.runs:
-        taken = min(length, left)
-        if taken:
-            before.append((first, taken))
-        own += range(first + taken, first + length)
-        left -= taken
-    return before, own
+        rows += range(first + min(length, left), first + length)
+        left -= min(length, left)
+    return rows
 
 
 @functools.cache

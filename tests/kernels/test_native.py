@@ -6,43 +6,26 @@ import sys
 import pytest
 import torch
 
-from slipstream_kernels import compile as compiled
 from slipstream_kernels import dispatch, native, reference, weights
 from slipstream_kernels.native import Native
-from slipstream_kernels.reference import Span
 from slipstream_kernels.verify import verify
 from slipstream_kernels.weights import Weight
+from tests.kernels.levels import LEVELS
 from tests.kernels.test_weights import codes_of
 
 _CPU = torch.device("cpu")
-_LEVELS = [
-    level
-    for level, (features, _) in compiled.LEVELS.items()
-    if features <= native._processor_features()
-]
-
-
-@pytest.fixture(params=_LEVELS, scope="module")
-def library(request: pytest.FixtureRequest) -> Native:
-    return Native(request.param)
-
-
-@pytest.fixture(params=[1, 2, 5], ids="threads-{}".format)
-def threaded(request: pytest.FixtureRequest, library: Native) -> Native:
-    assert library.set_threads(request.param) == request.param
-    return library
 
 
 def test_a_processor_with_a_level_uses_its_best() -> None:
     best = native.best()
-    if not _LEVELS:
+    if not LEVELS:
         assert best is None
         assert dispatch.for_device(_CPU).sources()["linear"] == "reference"
         return
     assert best is not None
     sources = dispatch.for_device(_CPU).sources()
     for operation in ("linear", "rms_norm", "rope_write_kv", "silu_mul", "paged_attention"):
-        assert sources[operation] == f"native-{_LEVELS[0]}"
+        assert sources[operation] == f"native-{LEVELS[0]}"
     assert sources["paged_decode"] == "reference"
 
 
@@ -161,89 +144,6 @@ def test_gates_of_any_size_are_those_of_the_reference(library: Native) -> None:
     assert torch.allclose(answer, expected, rtol=1e-6, atol=1e-35)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "context"),
-    [(1, 1), (1, 40), (1, 700), (5, 5), (7, 30), (16, 65), (17, 700), (40, 1100)],
-)
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"),
-    [(4, 4, 16), (6, 2, 64), (9, 3, 64), (8, 1, 128), (14, 2, 80), (4, 2, 8)],
-)
-def test_attention_is_that_of_the_reference(
-    threaded: Native, tokens: int, context: int, heads: int, kv_heads: int, head_dim: int
-) -> None:
-    shape = {
-        "tokens": tokens,
-        "context": context,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": head_dim,
-    }
-    verify("paged_attention", threaded.paged_attention, shape, torch.float32, _CPU)
-
-
-@pytest.mark.parametrize("pool_dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("count", [1, 5, 40])
-def test_attention_reads_every_kind_of_pool_and_no_row_of_others(
-    library: Native, pool_dtype: torch.dtype, count: int
-) -> None:
-    rng = torch.Generator().manual_seed(1)
-    keys, values = (torch.full((900, 2, 32), float("nan"), dtype=pool_dtype) for _ in range(2))
-    runs = ((700, 100), (3, 1), (10, 130), (400, 7))
-    for first, length in (*runs, (800, 60)):
-        for pool in (keys, values):
-            part = torch.randn(length, 2, 32, generator=rng) * 3
-            pool[first : first + length] = part.to(pool_dtype)
-    query = torch.randn(count + 1, 6, 32, generator=rng)
-    spans = [Span(0, count, runs), Span(count, count + 1, ((800, 60),))]
-    expected = reference.paged_attention(query, keys, values, spans)
-    answer = library.paged_attention(query, keys, values, spans)
-    assert float((answer - expected).abs().max()) < 1e-5
-    # However the tokens are cut into chunks.
-    for start, end in ((0, count // 2), (count // 2, count)):
-        if start < end:
-            left = _first(runs, 238 - count + end)
-            part = library.paged_attention(
-                query[start:end], keys, values, [Span(0, end - start, left)]
-            )
-            assert torch.equal(part, answer[start:end])
-    # And wherever their keys lie.
-    moved = torch.cat([torch.arange(first, first + length) for first, length in runs])
-    whole = [Span(0, count, ((0, 238),))]
-    together = library.paged_attention(query[:count], keys[moved], values[moved], whole)
-    assert torch.equal(together, answer[:count])
-    alone = library.paged_attention(query[count:], keys, values, [Span(0, 1, ((800, 60),))])
-    assert torch.equal(alone[0], answer[count])
-
-
-@pytest.mark.parametrize("pool_dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("past", [0, 1, 31, 470, 1300])
-def test_a_token_of_a_tree_is_answered_as_in_a_chain(
-    threaded: Native, pool_dtype: torch.dtype, past: int
-) -> None:
-    rng = torch.Generator().manual_seed(past)
-    keys, values = (torch.randn(1500, 2, 32, generator=rng).to(pool_dtype) for _ in range(2))
-    query = torch.randn(64, 6, 32, generator=rng)
-    # Pages of 16 backwards; a chain for a while, then branches of every length.
-    runs = tuple((1408 - 16 * page, 16) for page in range((past + 64) // 16))
-    runs += ((1450, (past + 64) % 16),) if (past + 64) % 16 else ()
-    rows = [row for first, length in runs for row in range(first, first + length)]
-    parents = [max(0, token - 1) if token < 20 else token * 7 % 23 for token in range(64)]
-    ancestors = [1]
-    for token in range(1, 64):
-        ancestors.append(ancestors[parents[token]] | 1 << token)
-    tree = [Span(0, 64, runs, tuple(ancestors))]
-    answer = threaded.paged_attention(query, keys, values, tree)
-    expected = reference.paged_attention(query, keys, values, tree)
-    assert float((answer - expected).abs().max()) < 1e-5
-    for token in (0, 19, 20, 41, 63):
-        way = [other for other in range(64) if ancestors[token] >> other & 1]
-        seen = rows[:past] + [rows[past + other] for other in way]
-        alone = [Span(0, 1, ((0, len(seen)),))]
-        last = threaded.paged_attention(query[token : token + 1], keys[seen], values[seen], alone)
-        assert torch.equal(last[0], answer[token])
-
-
 @pytest.mark.parametrize("tokens", [1, 9])
 def test_experts_in_codes_are_those_of_the_reference(library: Native, tokens: int) -> None:
     rng = torch.Generator().manual_seed(tokens)
@@ -255,16 +155,6 @@ def test_experts_in_codes_are_those_of_the_reference(library: Native, tokens: in
     answer = library.experts(x, chosen, shares, gate_ups, downs)
     expected = reference.experts(x, chosen, shares, gate_ups, downs)
     assert float((answer - expected).abs().max()) < 0.01 * float(expected.abs().max())
-
-
-def _first(runs: tuple[tuple[int, int], ...], count: int) -> tuple[tuple[int, int], ...]:
-    """The first `count` rows."""
-    found = []
-    for first, length in runs:
-        if count > 0:
-            found.append((first, min(length, count)))
-            count -= length
-    return tuple(found)
 
 
 def test_a_processor_that_cannot_run_a_level_is_not_given_it(

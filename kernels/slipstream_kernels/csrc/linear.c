@@ -138,8 +138,9 @@ INLINE void multiply(const Product *p, int64_t tile, int64_t first, int num_rows
 #pragma clang loop unroll(full)
     for (int row = 0; row < num_rows; row++) {
       const Quantised *q = x + row * p->num_groups + group;
-      totals[row] += scale * q->step * __builtin_convertvector(sums[row], f32x16);
-      totals[row] += minimum * q->sum;
+      f32x16 exact = __builtin_convertvector(sums[row], f32x16);
+      totals[row] = fma_of(scale * q->step, exact, totals[row]);
+      totals[row] = fma_of(minimum, (f32x16)q->sum, totals[row]);
     }
     codes += group_bytes;
   }

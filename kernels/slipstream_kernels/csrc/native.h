@@ -4,6 +4,9 @@
 
 // Clang lowers these to whatever the target has: one 512-bit register or two of 256.
 typedef float f32x16 __attribute__((ext_vector_type(16), aligned(4)));
+typedef float f32x8 __attribute__((ext_vector_type(8), aligned(4)));
+typedef float f32x4 __attribute__((ext_vector_type(4), aligned(4)));
+typedef float f32x2 __attribute__((ext_vector_type(2), aligned(4)));
 typedef _Float16 f16x16 __attribute__((ext_vector_type(16), aligned(2)));
 typedef uint16_t u16x16 __attribute__((ext_vector_type(16), aligned(2)));
 typedef int32_t i32x16 __attribute__((ext_vector_type(16), aligned(4)));
@@ -23,5 +26,5 @@ void parallel(Work work, const void *job, int64_t num_items);
 int num_threads(void);
 
 // Memory that lasts until the next call with the same slot; NULL when there is none.
-enum { SCRATCH_QUANTISED, SCRATCH_PARTS, SCRATCH_PARTIALS, NUM_SCRATCHES };
+enum { SCRATCH_QUANTISED, SCRATCH_TILES, SCRATCH_ITEMS, SCRATCH_PARTIALS, NUM_SCRATCHES };
 void *scratch(int slot, int64_t num_bytes);

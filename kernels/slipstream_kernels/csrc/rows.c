@@ -22,7 +22,7 @@ static void norm_rows(const void *job, int64_t item) {
     int64_t at = 0;
     for (; at + LANES <= rows->size; at += LANES) {
       f32x16 part = *(const f32x16 *)(x + at);
-      squares += part * part;
+      squares = fma_of(part, part, squares);
     }
     float sum = sum_of(squares);
     for (; at < rows->size; at++) sum += x[at] * x[at];
