@@ -2,7 +2,8 @@
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import jinja2
@@ -28,16 +29,32 @@ _FAILURES = (
 _SWITCHES = ("enable_thinking", "thinking")
 _EFFORT = "reasoning_effort"
 _OFF = "none"
+_ALWAYS = frozenset({"messages", "tools", "add_generation_prompt"})
 
 
 class TemplateError(Exception):
     """The checkpoint's chat template is not valid."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """One template. `names`: what it takes beside what it is always given.
+
+    `takes_text`: it writes the arguments of earlier calls as they stand, as text. Then they are
+    given as text: the prompt has the same tokens as the answer had, which are in the cache. Other
+    templates want an object, and write it in their own way.
+    """
+
+    template: jinja2.Template
+    names: frozenset[str]
+    takes_text: bool
+
+
 class ChatTemplate:
     """What templates may use is what Hugging Face's `apply_chat_template` gives them."""
 
     def __init__(self, text_model: TextModel) -> None:
+        """Raises TemplateError."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
         )
@@ -48,64 +65,39 @@ class ChatTemplate:
             "bos_token": text_model.bos_token or "",
             "eos_token": text_model.eos_token or "",
         }
-        self._given = frozenset({"messages", "tools", "add_generation_prompt", *self._tokens})
-        self._template: jinja2.Template | None = None
-        source = text_model.chat_template
-        # Names that the template takes.
-        self._names: frozenset[str] = frozenset()
-        if source is not None:
-            try:
-                self._template = environment.from_string(source)
-                found = jinja2.meta.find_undeclared_variables(environment.parse(source))
-            except jinja2.TemplateSyntaxError as error:
-                raise TemplateError(f"the chat template is not valid: {error}") from error
-            self._names = frozenset(found) - frozenset(environment.globals)
-        self._takes_text = False
-        self._takes_text = self._writes_text()
+        self._plain = self._variant(environment, text_model.chat_template)
+        # Some checkpoints have another one for chats with tools.
+        self._tools = self._variant(environment, text_model.tool_template) or self._plain
 
     @property
     def takes_tools(self) -> bool:
-        return "tools" in self._names
-
-    def options(
-        self, effort: str | None, extra: Mapping[str, Any] | None
-    ) -> dict[str, bool | int | float | str | None]:
-        """What the request says to the template itself. Raises ApiError (400): it takes no such."""
-        made: dict[str, Any] = {}
-        if effort is not None:
-            switch = next((name for name in _SWITCHES if name in self._names), None)
-            if _EFFORT in self._names:
-                made[_EFFORT] = effort
-            if switch is not None:
-                made[switch] = effort != _OFF
-            if not made:
-                raise _unsupported("the model's chat template takes none", _EFFORT)
-        for name, value in (extra or {}).items():
-            if name not in self._names or name in self._given:
-                what = f"the model's chat template takes no {name[:64]!r}"
-                raise _unsupported(what, "chat_template_kwargs")
-            made[name] = value
-        return made
+        return self._tools is not None and "tools" in self._tools.names
 
     def render(
         self,
         messages: Sequence[Message],
         tools: Sequence[Tool] = (),
-        options: Mapping[str, Any] | None = None,
+        effort: str | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt, ready for the assistant's answer. Raises ApiError (400)."""
-        if self._template is None:
+        """The prompt, ready for the assistant's answer. Raises ApiError (400).
+
+        `effort`: how much to think, in OpenAI's words; `extra`: values for the template itself.
+        """
+        variant = self._tools if tools else self._plain
+        if variant is None:
             raise ApiError(
                 400, "the model has no chat template; use /v1/completions", code="no_chat_template"
             )
-        plain = [_plain(message, takes_text=self._takes_text) for message in messages]
+        options = _options(variant.names - self._tokens.keys() - _ALWAYS, effort, extra or {})
+        plain = [_plain(message, takes_text=variant.takes_text) for message in messages]
         try:
-            return self._template.render(
+            return variant.template.render(
                 messages=plain,
                 tools=[tool.raw for tool in tools] or None,
                 add_generation_prompt=True,
                 **self._tokens,
-                **(options or {}),
+                **options,
             )
         except _FAILURES as error:
             raise ApiError(
@@ -115,14 +107,20 @@ class ChatTemplate:
                 code="invalid_value",
             ) from error
 
-    def _writes_text(self) -> bool:
-        """Whether the template writes the arguments of earlier calls as they stand, as text.
+    def _variant(
+        self, environment: ImmutableSandboxedEnvironment, source: str | None
+    ) -> _Variant | None:
+        if source is None:
+            return None
+        try:
+            template = environment.from_string(source)
+            names = jinja2.meta.find_undeclared_variables(environment.parse(source))
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateError(f"the chat template is not valid: {error}") from error
+        known = frozenset(names) - frozenset(environment.globals)
+        return _Variant(template, known, self._writes_text(template))
 
-        Then they are given as text: the prompt has the same tokens as the answer had, which are
-        in the cache. Other templates want an object, and write it in their own way.
-        """
-        if self._template is None:
-            return False
+    def _writes_text(self, template: jinja2.Template) -> bool:
         text = '{"a":  "b"}'
         call = {"name": "f", "arguments": text}
         calls = [{"id": "functions.f:0", "type": "function", "function": call}]
@@ -132,9 +130,30 @@ class ChatTemplate:
             {"role": "tool", "content": "x", "tool_call_id": "functions.f:0"},
         ]
         try:
-            return text in self._template.render(messages=messages, tools=None, **self._tokens)
+            return text in template.render(messages=messages, tools=None, **self._tokens)
         except _FAILURES:
             return False
+
+
+def _options(
+    names: Set[str], effort: str | None, extra: Mapping[str, Any]
+) -> dict[str, bool | int | float | str | None]:
+    """What the request says to the template itself. Raises ApiError (400): it takes no such."""
+    made: dict[str, Any] = {}
+    if effort is not None:
+        switch = next((name for name in _SWITCHES if name in names), None)
+        if _EFFORT in names:
+            made[_EFFORT] = effort
+        if switch is not None:
+            made[switch] = effort != _OFF
+        if not made:
+            raise _unsupported("the model's chat template takes none", _EFFORT)
+    for name, value in extra.items():
+        if name not in names:
+            what = f"the model's chat template takes no {name[:64]!r}"
+            raise _unsupported(what, "chat_template_kwargs")
+        made[name] = value
+    return made
 
 
 def _plain(message: Message, *, takes_text: bool) -> dict[str, Any]:

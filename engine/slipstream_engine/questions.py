@@ -35,7 +35,8 @@ class TextSide:
     @classmethod
     def make(cls, model: TextModel, tools: str = "auto", reasoning: str = "auto") -> "TextSide":
         """`tools`, `reasoning`: as in the engine's configuration. Raises TemplateError."""
-        chosen = formats.choose(tools, reasoning, model.chat_template)
+        templates = (model.chat_template or "") + (model.tool_template or "")
+        chosen = formats.choose(tools, reasoning, templates)
         # Markers are text for whoever looks for them, also where they are special tokens.
         token_bytes = TokenBytes(model.tokenizer, chosen.markers)
         return cls(model, ChatTemplate(model), chosen, token_bytes, token_bytes.longest)
@@ -142,8 +143,12 @@ class Questioner:
         _refuse_unenforced(document)
         # A model that may call nothing is shown nothing: it would call all the same.
         tools = document.tools if offered else None
-        options = template.options(document.reasoning_effort, document.chat_template_kwargs)
-        text = template.render(document.messages, tools or (), options)
+        text = template.render(
+            document.messages,
+            tools or (),
+            document.reasoning_effort,
+            document.chat_template_kwargs,
+        )
         reasoning = spoken.reasoning
         form = AnswerForm(
             formats=spoken,

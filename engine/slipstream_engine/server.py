@@ -216,6 +216,8 @@ async def _stream(
         use = _chunk_usage(document, answer)
         if chunks := [chunk for piece in pieces for chunk in shape.parts(piece, use)]:
             await events.send(chunks)
+        else:
+            await events.stay_alive()
         if answer.is_complete:
             break
         pieces = await answer.take()

@@ -19,6 +19,9 @@ _HEADERS = {
 _FLUSH_S = 5.0
 # How long a client may read nothing while more waits for it: it holds a place in the queue.
 _STALL_S = 30.0
+# How long a stream may be silent while its answer goes on: a long call is sent when all of it is
+# there, and gateways and proxies give up on silence (nginx after 60 s).
+_SILENCE_S = 10.0
 # Half of what asyncio takes without being read before it makes a writer wait.
 _NEVER_WAITS_BYTES = 32 * 1024
 
@@ -31,6 +34,7 @@ class EventStream:
         self.response = web.StreamResponse(headers={**headers, **_HEADERS})
         self.deadline_s = math.inf
         self.is_open = False
+        self._written_s = 0.0
         self._request = request
 
     async def send(self, documents: Sequence[bytes]) -> None:
@@ -41,11 +45,17 @@ class EventStream:
             await self.response.prepare(self._request)
         await self._write(b"".join([b"data: %b\n\n" % one for one in documents]))
 
+    async def stay_alive(self) -> None:
+        """A comment, which clients pass over, where nothing was sent for a while."""
+        if self.is_open and time.monotonic() - self._written_s > _SILENCE_S:
+            await self._write(b": the answer goes on\n\n")
+
     async def end(self) -> None:
         await self._write(b"data: [DONE]\n\n")
         await self.response.write_eof()
 
     async def _write(self, data: bytes) -> None:
+        self._written_s = time.monotonic()
         transport = self._request.transport
         if transport is None or (
             transport.get_write_buffer_size() == 0 and len(data) < _NEVER_WAITS_BYTES
@@ -53,8 +63,7 @@ class EventStream:
             # All was read, as nearly always: no need for a timer of 4 µs.
             await self.response.write(data)
             return
-        now_s = time.monotonic()
-        wait_s = max(_FLUSH_S, min(_STALL_S, self.deadline_s - now_s))
+        wait_s = max(_FLUSH_S, min(_STALL_S, self.deadline_s - self._written_s))
         try:
             async with asyncio.timeout(wait_s):
                 await self.response.write(data)

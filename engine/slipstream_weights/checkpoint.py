@@ -98,6 +98,8 @@ class TextModel:
     end_tokens: frozenset[int]
     bos_token: str | None
     eos_token: str | None
+    # For chats with tools, where the checkpoint has another one for those.
+    tool_template: str | None = None
 
 
 class OpenCheckpoint(Protocol):

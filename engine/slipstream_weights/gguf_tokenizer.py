@@ -88,12 +88,14 @@ def build(fields: Mapping[str, Any], vocab_size: int, path: str) -> TextModel:
     named = (eos, _named(fields, "eot", tokens, path), _named(fields, "eom", tokens, path))
     ends.extend(vocab[name] for name in named if name is not None)
     template = fields.get("tokenizer.chat_template")
+    for_tools = fields.get("tokenizer.chat_template.tool_use")
     return TextModel(
         tokenizer=tokenizer,
         chat_template=template if isinstance(template, str) else None,
         end_tokens=frozenset(ends),
         bos_token=bos,
         eos_token=eos,
+        tool_template=for_tools if isinstance(for_tools, str) else None,
     )
 
 

@@ -62,21 +62,25 @@ class HuggingFaceCheckpoint:
         eos = _token_text(settings.get("eos_token"))
         return TextModel(
             tokenizer=tokenizer,
-            chat_template=self._chat_template(settings),
+            chat_template=self._template(settings, "default"),
             end_tokens=self._end_tokens(tokenizer, eos),
             bos_token=_token_text(settings.get("bos_token")),
             eos_token=eos,
+            tool_template=self._template(settings, "tool_use"),
         )
 
-    def _chat_template(self, settings: dict[str, Any]) -> str | None:
-        path = self._folder / "chat_template.jinja"
+    def _template(self, settings: dict[str, Any], name: str) -> str | None:
+        """One of the named templates: in a file of its own, or in the tokenizer's settings."""
+        file = "chat_template" if name == "default" else f"additional_chat_templates/{name}"
+        path = self._folder / f"{file}.jinja"
         if path.is_file():
             return path.read_text(encoding="utf-8")
         template = settings.get("chat_template")
-        if isinstance(template, list):
-            named = {item.get("name"): item.get("template") for item in template}
-            template = named.get("default")
-        return template if isinstance(template, str) else None
+        if not isinstance(template, list):
+            template = [{"name": "default", "template": template}]
+        named = {item.get("name"): item.get("template") for item in template}
+        found = named.get(name)
+        return found if isinstance(found, str) else None
 
     def _end_tokens(self, tokenizer: Tokenizer, eos: str | None) -> frozenset[int]:
         """generation_config.json decides; config.json and the tokenizer's own are added."""

@@ -18,6 +18,7 @@ _TEMPLATE = "{#- %s -#}{% if tools %}{% endif %}" + _LAST + "{% if opened %}<thi
 _TEMPLATES = {
     "hermes": _TEMPLATE.replace("%s", "<tool_call>"),
     "qwen3_coder": _TEMPLATE.replace("%s", "<function="),
+    "no_thinking": "{#- <tool_call> -#}{% if tools %}{% endif %}" + _LAST,
     "none": _LAST,
 }
 TOOLS: list[dict[str, Any]] = [

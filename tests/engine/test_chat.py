@@ -134,6 +134,18 @@ def test_tools_reach_the_template_as_the_client_wrote_them() -> None:
     assert not _template("{{ messages }}").takes_tools
 
 
+def test_chats_with_tools_have_a_template_of_their_own_where_there_is_one() -> None:
+    tokenizer = tiny.tokenizer()
+    model = TextModel(tokenizer, "plain", frozenset(), None, None, "{{ tools | length }} tools")
+    template, document = ChatTemplate(model), _chat(_said("x"), tools=[_OFFERED])
+    assert template.takes_tools
+    assert template.render(document.messages) == "plain"
+    assert template.render(document.messages, document.tools or ()) == "1 tools"
+
+
+_OFFERED = {"type": "function", "function": {"name": "f"}}
+
+
 def _said(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
@@ -162,9 +174,9 @@ _THINKING = "{{ '/think' if enable_thinking is not defined or enable_thinking el
 def test_the_template_is_told_how_much_to_think(
     source: str, fields: dict[str, Any], expected: str
 ) -> None:
-    document, template = _chat(_said("x"), **fields), _template(source)
-    options = template.options(document.reasoning_effort, document.chat_template_kwargs)
-    assert template.render(document.messages, (), options) == expected
+    document = _chat(_said("x"), **fields)
+    effort, extra = document.reasoning_effort, document.chat_template_kwargs
+    assert _template(source).render(document.messages, (), effort, extra) == expected
 
 
 @pytest.mark.parametrize(
@@ -181,8 +193,8 @@ def test_the_template_is_told_how_much_to_think(
 def test_what_the_template_does_not_take_is_refused_by_name(fields: dict[str, Any]) -> None:
     document = _chat(_said("x"), **fields)
     with pytest.raises(ApiError) as caught:
-        _template("{{ messages }}{{ range(3) }}").options(
-            document.reasoning_effort, document.chat_template_kwargs
+        _template("{{ messages }}{{ range(3) }}").render(
+            document.messages, (), document.reasoning_effort, document.chat_template_kwargs
         )
     assert (caught.value.status, caught.value.code) == (400, "unsupported_value")
     assert caught.value.param == next(iter(fields))
@@ -199,9 +211,8 @@ def test_what_the_template_does_not_take_is_refused_by_name(fields: dict[str, An
     ids=["division", "type", "recursion", "value"],
 )
 def test_a_template_that_fails_on_tools_is_the_clients_400(source: str) -> None:
-    tools = [{"type": "function", "function": {"name": "f"}}]
     with pytest.raises(ApiError) as caught:
-        _render(source, _said("x"), tools=tools)
+        _render(source, _said("x"), tools=[_OFFERED])
     assert (caught.value.status, caught.value.param) == (400, "messages")
 
 

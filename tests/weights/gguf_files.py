@@ -226,4 +226,4 @@ def _add_tokenizer(writer: GGUFWriter, fields: dict[str, Any]) -> None:
         writer.add_eot_token_id(fields["eot"])
     if "eom" in fields:
         writer.add_eom_token_id(fields["eom"])
-    writer.add_chat_template(tiny.CHAT_TEMPLATE)
+    writer.add_chat_template(fields.get("templates", tiny.CHAT_TEMPLATE))

@@ -83,6 +83,15 @@ def test_its_tokeniser_encodes_and_ends_as_the_original(tmp_path: Path) -> None:
     assert text_model.chat_template == tiny.CHAT_TEMPLATE
 
 
+def test_a_template_for_tools_is_one_of_its_own(tmp_path: Path) -> None:
+    document = tiny.config()
+    named = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
+    tensors = gguf_files.values(document)
+    path = gguf_files.write(tmp_path / "m.gguf", document, tensors, fields={"templates": named})
+    text_model = source.open_checkpoint(path).text_model()
+    assert (text_model.chat_template, text_model.tool_template) == ("a", "b")
+
+
 def test_the_beginning_token_is_put_before_text_where_the_file_says_so(tmp_path: Path) -> None:
     document = tiny.config()
     tensors = gguf_files.values(document)

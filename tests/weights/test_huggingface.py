@@ -89,6 +89,19 @@ def test_a_template_file_comes_before_the_one_in_the_settings(folder: Path) -> N
     assert source.open_checkpoint(folder).text_model().chat_template == "{{ messages }}"
 
 
+def test_a_template_for_tools_stands_in_the_settings_or_in_a_file(folder: Path) -> None:
+    assert source.open_checkpoint(folder).text_model().tool_template is None
+    path = folder / "tokenizer_config.json"
+    named = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": named}))
+    text_model = source.open_checkpoint(folder).text_model()
+    assert (text_model.chat_template, text_model.tool_template) == ("a", "b")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("c")
+    text_model = source.open_checkpoint(folder).text_model()
+    assert (text_model.chat_template, text_model.tool_template) == ("a", "c")
+
+
 def test_a_folder_without_a_template_has_none(folder: Path) -> None:
     (folder / "tokenizer_config.json").unlink()
     assert source.open_checkpoint(folder).text_model().chat_template is None

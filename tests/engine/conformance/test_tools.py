@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from slipstream_engine import streams
 from slipstream_engine.tools.formats import TOOL_FORMATS
 from tests.engine import side, speaking
 from tests.engine.conformance import spoken
@@ -256,3 +257,17 @@ def test_an_observation_says_what_became_of_the_tools(
         "stop",
         "stop",
     ]
+
+
+def test_a_long_call_is_no_silence(
+    speaker: httpx.Client, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gateways and proxies give up on a stream in which nothing comes."""
+    monkeypatch.setattr(streams, "_SILENCE_S", 0.02)
+    body = speaking.body("a " + speaking.calls(family), stream=True)
+    events = speaker.post(CHAT, json=body).text.split("\n\n")
+    comments = [event for event in events if not event.startswith("data: ")]
+    assert len(comments) > 2
+    assert all(comment.startswith(":") for comment in comments[:-1])
+    deltas = spoken.deltas([json.loads(e[6:]) for e in events if e.startswith("data: {")])
+    assert (spoken.joined(deltas, "content"), spoken.calls(deltas)) == ("a", CALLS)

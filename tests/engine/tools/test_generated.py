@@ -15,7 +15,7 @@ _FORMATS = pytest.mark.parametrize("name", TOOL_FORMATS)
 
 
 @_FORMATS
-@settings(cases(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(cases(25), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 1 << 30))
 def test_streams_of_any_cut_and_whole_texts_mean_what_was_written(
     name: str, data: st.DataObject, seed: int

@@ -172,7 +172,7 @@ def test_calls_that_were_meant_and_failed_are_counted(text: str, count: int) -> 
 
 
 @_FORMATS
-@settings(cases(40), suppress_health_check=[HealthCheck.too_slow])
+@settings(cases(20), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 1 << 30))
 def test_an_answer_that_breaks_off_has_the_first_calls_and_no_other(
     name: str, data: st.DataObject, seed: int
@@ -188,7 +188,7 @@ def test_an_answer_that_breaks_off_has_the_first_calls_and_no_other(
 
 
 @_FORMATS
-@settings(cases(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(cases(25), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 1 << 30), is_whole=st.booleans())
 def test_any_heap_of_markers_means_the_same_however_it_is_cut(
     name: str, data: st.DataObject, seed: int, is_whole: bool

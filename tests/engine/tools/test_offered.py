@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from slipstream_api.config import EngineLimits
 from slipstream_engine import protocol
 from slipstream_engine.apierror import ApiError
 from slipstream_engine.protocol import ChatRequest
+from slipstream_engine.questions import Origin, Questioner
+from tests.engine import speaking
 
 
 def _chat(**fields: Any) -> ChatRequest:
@@ -121,3 +124,19 @@ def test_what_the_load_generators_agents_send_is_accepted() -> None:
         "run_tests",
     ]
     assert [message.role for message in document.messages] == ["user", "assistant", "tool", "tool"]
+
+
+def test_an_answer_that_can_hold_nothing_but_content_is_not_parsed() -> None:
+    """A request without tools pays nothing for them."""
+    for family, fields, is_plain in (
+        ("none", {"tools": ...}, True),
+        ("none", {"tools": [], "tool_choice": "auto"}, True),
+        ("no_thinking", {"tools": ...}, True),
+        ("no_thinking", {"tool_choice": "none"}, True),
+        ("no_thinking", {}, False),
+        ("hermes", {"tools": ...}, False),
+    ):
+        document = protocol.parse(ChatRequest, json.dumps(speaking.body("a", **fields)).encode())
+        questioner = Questioner(speaking.text_side(family), 4096, EngineLimits())
+        made = questioner.question(document, Origin(0.0))
+        assert made.form.is_plain is is_plain, (family, fields)
