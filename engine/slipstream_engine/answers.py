@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from slipstream_engine.metrics import EngineMetrics
 from slipstream_engine.questions import Question
 from slipstream_engine.rankclient import Mailbox, RankClient, RankError
 from slipstream_engine.request import FinishReason
+from slipstream_engine.spec.speculation import Outcome
 from slipstream_engine.text import TextStream, TokenBytes
 
 _WORST_FIRST = (
@@ -34,6 +35,8 @@ class Usage:
     num_cached_tokens: int
     num_completion_tokens: int
     num_reasoning_tokens: int = 0
+    num_accepted_prediction_tokens: int = 0
+    num_rejected_prediction_tokens: int = 0
 
 
 class Answer:
@@ -87,6 +90,7 @@ class Answer:
         return next((one for one in _WORST_FIRST if one in classes), None)
 
     def usage(self) -> Usage:
+        agreements = [one.agreement for one in self.choices if one.agreement is not None]
         return Usage(
             self.question.num_prompt_tokens,
             sum(asked.num_cached for asked in self._asked),
@@ -94,7 +98,14 @@ class Answer:
             sum(
                 choice.spoken.num_reasoning for choice in self.choices if choice.spoken is not None
             ),
+            sum(one.num_accepted for one in agreements),
+            sum(one.num_rejected for one in agreements),
         )
+
+    @property
+    def outcomes(self) -> Sequence[Outcome]:
+        """Of all drafts so far."""
+        return self._mailbox.outcomes
 
     async def take(self) -> list[Piece]:
         """What has come since the last time, at most one piece a choice; waits for the first.

@@ -7,6 +7,7 @@ from slipstream_api.observation import ToolCallClass
 from slipstream_engine.batch import Progress, Sampled
 from slipstream_engine.request import FinishReason, Request
 from slipstream_engine.spans import ContentTokens
+from slipstream_engine.spec.agreement import Agreement
 from slipstream_engine.text import TextStream
 from slipstream_engine.tools.calls import Call
 from slipstream_engine.tools.parser import AnswerForm, Parser
@@ -47,6 +48,7 @@ class Choice:
     __slots__ = (
         "_held",
         "_pending",
+        "agreement",
         "asked",
         "finish",
         "index",
@@ -63,6 +65,8 @@ class Choice:
         # None: all text is content.
         self.spoken = spoken
         self.num_tokens = 0
+        request = asked.request
+        self.agreement = Agreement(request.prediction) if request.is_predicted else None
         self.last_s: float | None = None
         self.finish: FinishReason | None = None
         self._pending = ""
@@ -81,6 +85,8 @@ class Choice:
 
     def add(self, progress: Progress) -> None:
         self.num_tokens += 1
+        if self.agreement is not None:
+            self.agreement.add(progress.sampled.token)
         self.finish = progress.finish
         new = ""
         # The token that ends an answer is no part of its text.

@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from slipstream_engine.answers import Usage as Counts
 from slipstream_engine.batch import Sampled
 from slipstream_engine.choices import Piece
+from slipstream_engine.specstats import Metrics
 from slipstream_engine.text import TokenBytes
 from slipstream_engine.tools.calls import Call
 
@@ -146,6 +147,7 @@ class Answered(Struct):
     model: str
     choices: Sequence[ChunkChoice | ChatChoice | TextChoice]
     usage: ChunkUsage = UNSET
+    metrics: Metrics | UnsetType = UNSET
 
 
 def usage(counts: Counts) -> Usage:
@@ -154,7 +156,11 @@ def usage(counts: Counts) -> Usage:
         completion_tokens=counts.num_completion_tokens,
         total_tokens=counts.num_prompt_tokens + counts.num_completion_tokens,
         prompt_tokens_details=PromptDetails(counts.num_cached_tokens),
-        completion_tokens_details=CompletionDetails(reasoning_tokens=counts.num_reasoning_tokens),
+        completion_tokens_details=CompletionDetails(
+            counts.num_reasoning_tokens,
+            counts.num_accepted_prediction_tokens,
+            counts.num_rejected_prediction_tokens,
+        ),
     )
 
 
@@ -168,13 +174,15 @@ class ChatShape:
         self._tokens = token_bytes
         self._has_logprobs = has_logprobs
 
-    def whole(self, pieces: Sequence[Piece], counts: Counts) -> bytes:
+    def whole(
+        self, pieces: Sequence[Piece], counts: Counts, metrics: Metrics | UnsetType = UNSET
+    ) -> bytes:
         """`pieces`: the whole of every choice, in order."""
         choices = [
             ChatChoice(piece.index, _message(piece), self._logprobs(piece), piece.finish)
             for piece in pieces
         ]
-        return _encode(self._answered("chat.completion", choices, usage(counts)))
+        return _encode(self._answered("chat.completion", choices, usage(counts), metrics))
 
     def opening(self, num_choices: int, use: ChunkUsage) -> list[bytes]:
         """The role of every choice comes first."""
@@ -198,8 +206,8 @@ class ChatShape:
             choices.append(ChunkChoice(piece.index, Delta(), None, piece.finish))
         return [self._chunk(choice, use) for choice in choices]
 
-    def closing(self, counts: Counts) -> bytes:
-        return _encode(self._answered("chat.completion.chunk", [], usage(counts)))
+    def closing(self, counts: Counts, metrics: Metrics | UnsetType = UNSET) -> bytes:
+        return _encode(self._answered("chat.completion.chunk", [], usage(counts), metrics))
 
     def _chunk(self, choice: ChunkChoice, use: ChunkUsage) -> bytes:
         return _encode(self._answered("chat.completion.chunk", [choice], use))
@@ -209,8 +217,9 @@ class ChatShape:
         kind: str,
         choices: Sequence[ChunkChoice | ChatChoice],
         use: ChunkUsage,
+        metrics: Metrics | UnsetType = UNSET,
     ) -> Answered:
-        return Answered(self.id, kind, self._created, self._model, choices, use)
+        return Answered(self.id, kind, self._created, self._model, choices, use, metrics)
 
     def _logprobs(self, piece: Piece) -> ChatLogprobs | None:
         if not self._has_logprobs:
@@ -246,12 +255,14 @@ class TextShape:
         # Of each choice: what its tokens so far stand for, in characters.
         self._offsets: dict[int, tuple[codecs.IncrementalDecoder, int]] = {}
 
-    def whole(self, pieces: Sequence[Piece], counts: Counts) -> bytes:
+    def whole(
+        self, pieces: Sequence[Piece], counts: Counts, metrics: Metrics | UnsetType = UNSET
+    ) -> bytes:
         choices = [
             TextChoice(piece.index, piece.text, self._logprobs(piece), piece.finish)
             for piece in pieces
         ]
-        return _encode(self._answered(choices, usage(counts)))
+        return _encode(self._answered(choices, usage(counts), metrics))
 
     def opening(self, num_choices: int, use: ChunkUsage) -> list[bytes]:
         """Nothing comes before the text."""
@@ -265,11 +276,17 @@ class TextShape:
             choices.append(TextChoice(piece.index, "", None, piece.finish))
         return [_encode(self._answered([choice], use)) for choice in choices]
 
-    def closing(self, counts: Counts) -> bytes:
-        return _encode(self._answered([], usage(counts)))
+    def closing(self, counts: Counts, metrics: Metrics | UnsetType = UNSET) -> bytes:
+        return _encode(self._answered([], usage(counts), metrics))
 
-    def _answered(self, choices: Sequence[TextChoice], use: ChunkUsage) -> Answered:
-        return Answered(self.id, "text_completion", self._created, self._model, choices, use)
+    def _answered(
+        self,
+        choices: Sequence[TextChoice],
+        use: ChunkUsage,
+        metrics: Metrics | UnsetType = UNSET,
+    ) -> Answered:
+        kind = "text_completion"
+        return Answered(self.id, kind, self._created, self._model, choices, use, metrics)
 
     def _logprobs(self, piece: Piece) -> TextLogprobs | None:
         if not self._has_logprobs:

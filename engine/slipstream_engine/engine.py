@@ -95,7 +95,12 @@ class Engine:
         self._serving = Serving(
             loaded=loaded,
             namespace=messages.decode_namespace(loaded.namespace),
-            questioner=Questioner(text, loaded.max_context, config.limits),
+            questioner=Questioner(
+                text,
+                loaded.max_context,
+                config.limits,
+                is_drafting=config.speculator.method in ("auto", "edit"),
+            ),
             answerer=Answerer(config, self.rank, text.token_bytes, self.metrics, self.observations),
             token_bytes=text.token_bytes,
             digest=None if config.model.digest else DigestOf(Path(config.model.path)),

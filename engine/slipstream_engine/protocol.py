@@ -7,7 +7,7 @@ for nothing (`only`), because clients send those unasked; every other field is a
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     Discriminator,
@@ -31,6 +31,7 @@ from slipstream_engine.conversation import (
     ToolChoice,
     only,
 )
+from slipstream_engine.specstats import Detail
 
 MAX_SAMPLES = 16
 MAX_PROMPTS = 128
@@ -60,6 +61,19 @@ class StreamOptions(conversation.Document):
     include_obfuscation: Annotated[Any, only(False)] = None
 
 
+class Prediction(conversation.Document):
+    """What the answer will probably repeat; it changes no answer, only its speed."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[conversation.TextPart], FAIL_FAST]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
 class _Generation(conversation.Document):
     """What chat and plain completions have in common."""
 
@@ -85,6 +99,8 @@ class _Generation(conversation.Document):
     priority: Annotated[int, Field(ge=-_INT32, lt=_INT32)] | None = None
     # Ours alone: milliseconds from the request's arrival to the end of its answer.
     deadline_ms: Annotated[int, Field(ge=1)] | None = None
+    # What drafts gave this answer, in its last document.
+    speculation_metrics: Detail | None = None
     # Read by the gateway to keep a session together, or by nobody; they change no answer.
     user: Label | None = None
     prompt_cache_key: Label | None = None
@@ -125,6 +141,16 @@ class _Generation(conversation.Document):
             raise _invalid("stream_options needs stream to be true", "stream_options")
         return self
 
+    @model_validator(mode="after")
+    def _metrics_need_a_last_chunk(self) -> "_Generation":
+        if self.stream and not self.includes_usage and self.detail != "none":
+            raise _invalid("a stream needs stream_options.include_usage", "speculation_metrics")
+        return self
+
+    @property
+    def detail(self) -> Detail:
+        return self.speculation_metrics or "none"
+
     @property
     def num_samples(self) -> int:
         return self.n or 1
@@ -162,7 +188,7 @@ class ChatRequest(_Generation):
     functions: Annotated[Any, only([])] = None
     function_call: Annotated[Any, only("none", "auto")] = None
     response_format: Annotated[Any, only({"type": "text"})] = None
-    prediction: Annotated[Any, only()] = None
+    prediction: Prediction | None = None
     verbosity: Annotated[Any, only("medium")] = None
     modalities: Annotated[Any, only(["text"])] = None
     audio: Annotated[Any, only()] = None

@@ -8,6 +8,8 @@ from slipstream_engine.apierror import ApiError
 from slipstream_engine.chat import ChatTemplate
 from slipstream_engine.protocol import ChatRequest, CompletionRequest
 from slipstream_engine.request import Request, SamplingParams
+from slipstream_engine.spec import sources
+from slipstream_engine.specstats import Detail
 from slipstream_engine.text import TokenBytes
 from slipstream_engine.tools import formats
 from slipstream_engine.tools.formats import Formats
@@ -70,6 +72,7 @@ class Question:
     is_streamed: bool
     form: AnswerForm = field(default_factory=AnswerForm)
     is_forced_call: bool = False
+    detail: Detail = "none"
 
     @property
     def num_samples(self) -> int:
@@ -83,7 +86,11 @@ class Question:
 class Questioner:
     """Knows the text model and its limits; takes milliseconds for a long prompt."""
 
-    def __init__(self, text: TextSide, max_context: int, limits: EngineLimits) -> None:
+    def __init__(
+        self, text: TextSide, max_context: int, limits: EngineLimits, *, is_drafting: bool = False
+    ) -> None:
+        """`is_drafting`: whether code in a prompt is worth finding."""
+        self._is_drafting = is_drafting
         self._text = text
         self._max_context = max_context
         self._limits = limits
@@ -107,6 +114,7 @@ class Questioner:
             prompts, form = self._chat(document)
         else:
             prompts = self._prompts(document)
+        prediction, is_predicted = self._prediction(document)
         requests = []
         for param, prompt in prompts:
             max_tokens = self._max_tokens(document, prompt, param)
@@ -123,6 +131,8 @@ class Questioner:
                     num_samples=document.num_samples,
                     priority=document.priority or 0,
                     root_key=origin.root_key,
+                    prediction=prediction,
+                    is_predicted=is_predicted,
                 )
             )
         return Question(
@@ -133,7 +143,25 @@ class Questioner:
             is_streamed=bool(document.stream),
             form=form,
             is_forced_call=isinstance(document, ChatRequest) and document.forced_name is not None,
+            detail=document.detail,
         )
+
+    def _prediction(self, document: Document) -> tuple[tuple[int, ...], bool]:
+        """What the answer will probably repeat, and whether the client said so.
+
+        Of a text that is longer than any answer the beginning, as far as an answer may go.
+        """
+        text, is_predicted = "", False
+        if isinstance(document, ChatRequest) and document.prediction is not None:
+            text, is_predicted = document.prediction.text, True
+        elif self._is_drafting and isinstance(document, ChatRequest):
+            text = sources.find([message.text() for message in document.messages])
+        elif self._is_drafting and isinstance(document, CompletionRequest):
+            text = sources.find([one for one in document.prompts[:1] if isinstance(one, str)])
+        encoding = self._text.model.tokenizer.encode(
+            text[: self._max_prompt_bytes], add_special_tokens=False
+        )
+        return tuple(encoding.ids[: self._max_context]), is_predicted
 
     def _chat(self, document: ChatRequest) -> tuple[list[_Prompt], AnswerForm]:
         template, spoken = self._text.template, self._text.formats

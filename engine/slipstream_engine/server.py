@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from slipstream_api import names
-from slipstream_engine import apierror, documents, internal, protocol, tracing
+from slipstream_engine import apierror, documents, internal, protocol, specstats, tracing
 from slipstream_engine.answers import Answer
 from slipstream_engine.apierror import ApiError
 from slipstream_engine.choices import Piece
@@ -184,7 +184,8 @@ async def _whole(
     pieces: list[Piece] = []
     while not answer.is_complete:
         pieces += await answer.take()
-    body = shape.whole(_joined(pieces, len(answer.choices)), answer.usage())
+    told = specstats.metrics(answer.outcomes, answer.question.detail)
+    body = shape.whole(_joined(pieces, len(answer.choices)), answer.usage(), told)
     return web.Response(body=body, content_type="application/json", headers=headers)
 
 
@@ -222,7 +223,8 @@ async def _stream(
             break
         pieces = await answer.take()
     if document.includes_usage:
-        await events.send([shape.closing(answer.usage())])
+        told = specstats.metrics(answer.outcomes, answer.question.detail)
+        await events.send([shape.closing(answer.usage(), told)])
     await events.end()
 
 
