@@ -103,7 +103,6 @@ _UNSUPPORTED: dict[str, Any] = {
     "functions": [{"name": "f"}],
     "function_call": {"name": "f"},
     "response_format": {"type": "json_object"},
-    "prediction": {"type": "content", "content": "x"},
     "verbosity": "high",
     "modalities": ["text", "audio"],
     "audio": {"voice": "x"},
