@@ -1,12 +1,14 @@
 """Drafters by themselves: what they draft, within which bounds, and what never changes them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipstream_bench.edit import Edit
 from slipstream_engine.spec import lookup
 from slipstream_engine.spec.chooser import Chooser, Member
 from slipstream_engine.spec.draft import NO_DRAFT, Draft, Drafter, Key, Subject
@@ -14,6 +16,7 @@ from slipstream_engine.spec.edit import EditDrafter
 from slipstream_engine.spec.lookup import LookupDrafter
 from slipstream_engine.spec.store import StoreDrafter
 from slipstream_engine.spec.suffix import SuffixDrafter
+from tests.bench import drafters as bench
 from tests.depth import cases
 
 FACTORIES: dict[str, Callable[[], Drafter]] = {
@@ -322,3 +325,60 @@ def test_a_draft_is_told_to_be_whose() -> None:
     found = drafter.propose([(("s", 0), 2), (KEY, 1)])
     assert [(it.source, it.tokens) for it in found] == [("suffix", (4, 5)), ("suffix", (2,))]
     assert isinstance(found[0], Draft)
+
+
+class Oracle:
+    """Knows the answer."""
+
+    name = "oracle"
+    features: tuple[int, ...] = ()
+
+    def __init__(self, answer: Sequence[int], wrong_after: int) -> None:
+        self._answer = tuple(answer)
+        self._said = 0
+        self._wrong_after = wrong_after
+
+    def start(self, subject: Subject) -> None:
+        self._said = 0
+
+    def propose(self, asked: Sequence[tuple[Key, int]]) -> list[Draft]:
+        (_, budget), *_ = asked
+        found = self._answer[self._said : self._said + budget]
+        found = found[: self._wrong_after] + (-1,) * len(found[self._wrong_after :])
+        return [Draft(found, (), (1.0,) * len(found), self.name)]
+
+    def commit(self, key: Key, tokens: Sequence[int], features: object | None = None) -> None:
+        self._said += len(tokens)
+
+    def stop(self, key: Key, finished: bool) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("wrong_after", "steps", "accepted"), [(64, 10, 640), (0, 650, 0), (4, 130, 520)]
+)
+def test_the_bench_forces_the_answer_and_counts_steps(
+    wrong_after: int, steps: int, accepted: int
+) -> None:
+    """651 tokens, the first of which comes with the prompt; one more than is right a step."""
+    answer = tuple(range(651))
+    case = bench.Case(prompt=(1, 2), prediction=(), answer=answer)
+    run = bench.forced(Oracle(answer, wrong_after), case, 64)
+    assert (run.num_tokens, len(run.steps_ms), run.num_accepted) == (650, steps, accepted)
+    assert bench.Figures((run,)).tokens_per_step == 650 / steps
+
+
+def test_a_bench_row_misses_its_floor_below_it_and_a_strict_one_at_it_too() -> None:
+    row = bench.Row("w", "a", ours=45.0, peer=1.0, floor=45.0, aim=50.0)
+    assert not row.has_missed
+    assert replace(row, ours=44.9).has_missed
+    assert replace(row, is_strict=True).has_missed
+    time_row = bench.Row("w", "a", 0.5, 1.0, 1.0, 2.0, is_time=True, is_strict=True)
+    assert not time_row.has_missed
+    assert replace(time_row, ours=1.0).has_missed
+
+
+def test_a_snippet_is_the_added_lines_and_those_around_them() -> None:
+    old = "a\nb\nc\nd\ne\nf\n"
+    one = Edit("p", "p.py", old, old.replace("d", "x\n++y"))
+    assert bench.snippet(one) == "b\nc\nx\n++y\ne\nf"

@@ -187,7 +187,7 @@ def test_never_slower_than_none_when_the_chances_must_be_learnt(
         for key, one, count in zip(keys, offered, chosen.lengths, strict=True):
             right = next((n for n in range(count + 1) if rng.random() >= chance), count + 1)
             tokens = [1] * min(right, count) + [1 if right > count else 2]
-            acceptance.learn(key, one, tokens)
+            acceptance.learn(key, draft, one, tokens)
             num_tokens += len(tokens)
         took_s += cost.step_s(batch + sum(chosen.lengths))
         plain_s += cost.step_s(batch)

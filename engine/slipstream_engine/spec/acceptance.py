@@ -1,13 +1,15 @@
 """How far the drafters' estimates are from what is really accepted, learnt as answers go by.
 
-For each drafter and each range of places in a draft two factors by which its estimates are
+For each drafter, confidence and range of places in a draft two factors by which its estimates are
 multiplied: one over all requests, slow, and one of the sequence, quick. Each is the exponential
 average of accepted / estimated. A draft that was not verified teaches too: what was committed says
 whether its first token was right, so a drafter that was given up needs no probe to be found again.
 """
 
+import sys
+from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from slipstream_engine.spec.draft import Draft, Key
 
@@ -17,12 +19,18 @@ NUM_RANGES = 6
 # more or less not turn the scales: the rate falls from the one to the other as 1 / steps. What is
 # known of all requests must not follow a single one.
 _SEQUENCE_RATES = (0.3, 0.05)
-_OVERALL_RATES = (0.01, 0.01)
+_OVERALL_RATES = (0.05, 0.005)
 # How fast what a step did not show goes back to what is usual.
 _FORGET_RATE = 0.01
 _LEAST_FACTOR, _MOST_FACTOR = 0.01, 3.0
 # Nothing is sure: 64 tokens of chance 1 would stand whatever was observed.
 _MOST_CHANCE = 0.999
+# Where a draft's first token is surer than this, it is of another kind: that weak drafts fail in
+# prose says nothing of the long repetition that comes later.
+_CONFIDENCE = (0.3, 0.6, 0.85, 0.96)
+_Kind = tuple[str, int]
+# [first ─ after the last) token of each range.
+_BOUNDS = ((0, 1), (1, 3), (3, 7), (7, 15), (15, 31), (31, sys.maxsize))
 
 
 def place_of(index: int) -> int:
@@ -72,33 +80,48 @@ def seen(draft: Draft, tokens: Sequence[int]) -> list[Seen]:
     A token of the draft had its turn when all before it were committed; of two that follow the
     same one at most one can be right.
     """
-    reached = [0] * NUM_RANGES
-    accepted = [0] * NUM_RANGES
-    expected = [0.0] * NUM_RANGES
+    return _seen_in_tree(draft, tokens) if draft.parents else _seen_in_chain(draft, tokens)
+
+
+def _seen_in_chain(draft: Draft, tokens: Sequence[int]) -> list[Seen]:
+    pairs = enumerate(zip(draft.tokens, tokens, strict=False))
+    most = min(len(draft.tokens), len(tokens))
+    right = next((index for index, (ours, its) in pairs if ours != its), most)
+    turns = min(right + 1, most)
+    found: list[Seen] = []
+    for place, (first, after) in enumerate(_BOUNDS):
+        last = min(after, turns)
+        if last <= first:
+            break
+        accepted = max(0, min(last, right) - first)
+        found.append(Seen(place, last - first, accepted, sum(draft.accept[first:last])))
+    return found
+
+
+def _seen_in_tree(draft: Draft, tokens: Sequence[int]) -> list[Seen]:
+    reached, accepted, expected = [0] * NUM_RANGES, [0] * NUM_RANGES, [0.0] * NUM_RANGES
     parent, depth = -1, 0
     for index, token in enumerate(draft.tokens):
-        if draft.parent(index) != parent:
-            continue
         if depth == len(tokens):
             break
+        if draft.parents[index] != parent:
+            continue
         place = place_of(index)
         reached[place] += 1
         expected[place] += draft.accept[index]
         if token == tokens[depth]:
             accepted[place] += 1
             parent, depth = index, depth + 1
-        elif not draft.parents:
-            break
     found = zip(reached, accepted, expected, strict=True)
     return [Seen(place, *counts) for place, counts in enumerate(found) if counts[0]]
 
 
 class Acceptance:
-    """The factors of all drafters, by name, over all requests and of each sequence."""
+    """The factors of all drafters by name and confidence: over all requests, of each sequence."""
 
     def __init__(self) -> None:
-        self._overall: dict[str, Factors] = {}
-        self._sequences: dict[Key, dict[str, Factors]] = {}
+        self._overall: dict[_Kind, Factors] = {}
+        self._sequences: dict[Key, dict[_Kind, Factors]] = {}
 
     def start(self, key: Key) -> None:
         self._sequences[key] = {}
@@ -108,37 +131,45 @@ class Acceptance:
 
     def chance(self, key: Key, name: str, index: int, estimate: float) -> float:
         """The estimate for a token of a draft, corrected."""
+        overall, own = self._factors(key, name, estimate)
         place = place_of(index)
-        factor = self._of_all(name).values[place] * self._of_sequence(key, name).values[place]
-        return min(_MOST_CHANCE, factor * estimate)
+        return min(_MOST_CHANCE, overall.values[place] * own.values[place] * estimate)
 
     def corrected(self, key: Key, draft: Draft) -> Draft:
         """The same draft with corrected estimates."""
-        overall, own = (
-            self._of_all(draft.source).values,
-            self._of_sequence(key, draft.source).values,
-        )
-        factors = [first * second for first, second in zip(overall, own, strict=True)]
+        overall, own = self._factors(key, draft.source, draft.accept[0])
         accept: list[float] = []
-        for place, factor in enumerate(factors):
-            last = 2 ** (place + 1) - 1 if place < NUM_RANGES - 1 else None
-            part = draft.accept[2**place - 1 : last]
-            accept += [min(_MOST_CHANCE, factor * chance) for chance in part]
-        return replace(draft, accept=tuple(accept))
+        for place, (first, after) in enumerate(_BOUNDS):
+            part = draft.accept[first:after]
+            if not part:
+                break
+            factor = overall.values[place] * own.values[place]
+            if factor * max(part) <= _MOST_CHANCE:
+                accept += [factor * chance for chance in part]
+            else:
+                accept += [min(_MOST_CHANCE, factor * chance) for chance in part]
+        return Draft(draft.tokens, draft.parents, tuple(accept), draft.source, draft.proposals)
 
-    def learn(self, key: Key, draft: Draft, tokens: Sequence[int]) -> None:
-        """`draft` as `corrected` gave it, `tokens` what was committed in its place."""
-        overall, own = self._of_all(draft.source), self._of_sequence(key, draft.source)
-        shown = seen(draft, tokens)
-        for one in shown:
+    def learn(self, key: Key, draft: Draft, corrected: Draft, tokens: Sequence[int]) -> None:
+        """A draft, the same as it was corrected, and what was committed in its place."""
+        overall, own = self._factors(key, draft.source, draft.accept[0])
+        shown = {one.place: one for one in seen(corrected, tokens)}
+        for place in range(NUM_RANGES):
+            one = shown.get(place)
+            if one is None:
+                own.forget(place)
+                continue
             share, estimate = one.accepted / one.reached, one.expected / one.reached
-            overall.learn(one.place, share, estimate)
-            own.learn(one.place, share, estimate)
-        for place in set(range(NUM_RANGES)) - {one.place for one in shown}:
-            own.forget(place)
+            overall.learn(place, share, estimate)
+            own.learn(place, share, estimate)
 
-    def _of_all(self, name: str) -> Factors:
-        return self._overall.setdefault(name, Factors.usual(_OVERALL_RATES))
-
-    def _of_sequence(self, key: Key, name: str) -> Factors:
-        return self._sequences[key].setdefault(name, Factors.usual(_SEQUENCE_RATES))
+    def _factors(self, key: Key, name: str, estimate: float) -> tuple[Factors, Factors]:
+        kind = (name, bisect(_CONFIDENCE, estimate))
+        overall = self._overall.get(kind)
+        if overall is None:
+            overall = self._overall[kind] = Factors.usual(_OVERALL_RATES)
+        sequence = self._sequences[key]
+        own = sequence.get(kind)
+        if own is None:
+            own = sequence[kind] = Factors.usual(_SEQUENCE_RATES)
+        return overall, own

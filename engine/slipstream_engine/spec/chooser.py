@@ -45,8 +45,8 @@ class Chooser:
         self._acceptance = Acceptance()
         # The sequences that may be drafted for: a failure takes one out.
         self._active: set[Key] = set()
-        # What was offered for the step that is under way.
-        self._offered: dict[Key, Draft] = {}
+        # What was offered for the step that is under way, as its drafter gave it and corrected.
+        self._offered: dict[Key, tuple[Draft, Draft]] = {}
         # By the drafter's name; they only ever grow.
         self.num_failures: Counter[str] = Counter()
 
@@ -62,7 +62,7 @@ class Chooser:
 
     def propose(self, asked: Sequence[tuple[Key, int]]) -> list[Draft]:
         """Their estimates are corrected by what was accepted so far."""
-        best = [NO_DRAFT] * len(asked)
+        best = [(NO_DRAFT, NO_DRAFT)] * len(asked)
         expected = [0.0] * len(asked)
         for member in self._members:
             wanted: list[tuple[int, Key, int]] = []
@@ -77,16 +77,16 @@ class Chooser:
                 # What it cost to draft is spent, whichever is taken.
                 gain = sum(lengths.reach(corrected))
                 if gain > expected[index]:
-                    best[index], expected[index] = corrected, gain
-        for (key, _), draft in zip(asked, best, strict=True):
-            self._offered[key] = draft
-        return best
+                    best[index], expected[index] = (draft, corrected), gain
+        for (key, _), offered in zip(asked, best, strict=True):
+            self._offered[key] = offered
+        return [corrected for _, corrected in best]
 
     def commit(self, key: Key, tokens: Sequence[int], features: object | None = None) -> None:
         """Also what was drafted by nobody, or by another."""
-        offered = self._offered.pop(key, NO_DRAFT)
-        if key in self._active and offered.tokens:
-            self._acceptance.learn(key, offered, tokens)
+        draft, corrected = self._offered.pop(key, (NO_DRAFT, NO_DRAFT))
+        if key in self._active and draft.tokens:
+            self._acceptance.learn(key, draft, corrected, tokens)
         for member in self._members:
             if key in self._active:
                 drafter = member.drafter

@@ -67,17 +67,17 @@ class EditDrafter:
         cursor = self._cursors.get(key)
         if cursor is None:
             return
-        for token in tokens:
-            cursor.output.append(token)
-            if cursor.is_locked and cursor.text[cursor.next : cursor.next + 1] == (token,):
-                cursor.next += 1
-                cursor.agreed += 1
-                continue
+        place = _move(cursor, tokens)
+        while place < len(tokens):
             if cursor.is_locked:
                 cursor.is_locked = False
                 if cursor.agreed > _CONFIRMED_TOKENS:
                     cursor.parted = cursor.next
+            cursor.output.append(tokens[place])
             _lock(cursor, _near(cursor))
+            place += 1
+            if cursor.is_locked:
+                place += _move(cursor, tokens[place:])
         if not cursor.is_locked:
             # Once a commit is often enough: a draft is wanted only after it.
             _lock(cursor, _far(cursor))
@@ -92,6 +92,17 @@ class EditDrafter:
         tokens = cursor.text[cursor.next : cursor.next + budget]
         accept = chances.in_agreement(cursor.agreed, len(tokens))
         return Draft(tokens, (), accept, EditDrafter.name)
+
+
+def _move(cursor: _Cursor, tokens: Sequence[int]) -> int:
+    """Take the first tokens as long as they agree, and say how many did."""
+    ahead = cursor.text[cursor.next : cursor.next + len(tokens)] if cursor.is_locked else ()
+    pairs = enumerate(zip(tokens, ahead, strict=False))
+    count = next((index for index, (said, its) in pairs if said != its), len(ahead))
+    cursor.output += tokens[:count]
+    cursor.next += count
+    cursor.agreed += count
+    return count
 
 
 def _lock(cursor: _Cursor, place: int | None) -> None:

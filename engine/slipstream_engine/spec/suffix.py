@@ -14,6 +14,9 @@ from slipstream_engine.spec.draft import NO_DRAFT, Draft, Key, Subject
 
 # 16 ms to read and 8 MB to keep. Of a longer prompt its end: what an agent works on was read last.
 MOST_PROMPT_TOKENS = 16_384
+# How many tokens are drafted for one that agrees: after a few, more would hardly ever be right, and
+# each takes its time.
+_PER_MATCH = 8
 # Of an output the automaton holds so much at most, and half of it when it must forget.
 MOST_OUTPUT_TOKENS = 16_384
 
@@ -86,12 +89,13 @@ class SuffixDrafter:
         own, before = sequence.automaton, sequence.in_prompt
         if own.repeated and own.repeated >= before.length:
             length, after = own.repeated, sequence.forgotten + own.repeated_after
-            tokens = _on(sequence.output, after, budget)
+            tokens = _on(sequence.output, after, min(budget, _PER_MATCH * length))
         elif before.length:
-            length = before.length
-            tokens = list(sequence.prompt.tokens[before.after : before.after + budget])
+            length, after = before.length, before.after
+            count = min(budget, _PER_MATCH * length)
+            tokens = list(sequence.prompt.tokens[after : after + count])
             # The output is what followed the prompt.
-            tokens += sequence.output[: budget - len(tokens)]
+            tokens += sequence.output[: count - len(tokens)]
         else:
             return NO_DRAFT
         return Draft(
