@@ -13,14 +13,9 @@ from tests.engine.tools import writing
 
 END = "<|im_end|>"
 _LAST = "{{ messages[-1].content }}"
+_TOOLS = "{#- %s -#}{% if tools %}{% endif %}" + _LAST
 # By what it shows, a family is known; `opened` begins thinking in the prompt.
-_TEMPLATE = "{#- %s -#}{% if tools %}{% endif %}" + _LAST + "{% if opened %}<think>\n{% endif %}"
-_TEMPLATES = {
-    "hermes": _TEMPLATE.replace("%s", "<tool_call>"),
-    "qwen3_coder": _TEMPLATE.replace("%s", "<function="),
-    "no_thinking": "{#- <tool_call> -#}{% if tools %}{% endif %}" + _LAST,
-    "none": _LAST,
-}
+_THINKING = "{% if opened %}<think>\n{% endif %}"
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
@@ -41,7 +36,12 @@ CALLS = [("read_file", ARGUMENTS), ("edit", {"path": "</tool_call> 🙂"})]
 
 
 def text_side(family: str) -> TextSide:
-    return side.text_side(_TEMPLATES[family])
+    """A tool format's name, and thinking; `no_thinking`: tools alone; `none`: neither."""
+    if family == "none":
+        return side.text_side(_LAST)
+    if family == "no_thinking":
+        return side.text_side(_TOOLS.replace("%s", calls("hermes")))
+    return side.text_side(_TOOLS.replace("%s", calls(family)) + _THINKING)
 
 
 def calls(family: str, count: int = 2) -> str:

@@ -10,7 +10,8 @@ import httpx
 import openai
 import pytest
 
-from tests.engine import speaking
+from slipstream_engine.tools.formats import TOOL_FORMATS
+from tests.engine import fakerank, side, speaking
 from tests.engine.conformance import asking, spoken
 from tests.engine.conformance.spoken import THOUGHT, THOUGHTS
 from tests.engine.side import Side
@@ -94,6 +95,24 @@ async def test_the_official_async_client_reads_many_streams_of_calls(
 
         for calls in await asyncio.gather(*(ask() for _ in range(8))):
             assert calls == CALLS
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_the_official_client_reads_every_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fakerank.BURST, "8")
+    messages: Any = [{"role": "user", "content": "So:\n" + speaking.calls(name) + speaking.END}]
+    asked: Any = {"model": "tiny", "messages": messages, "tools": TOOLS, "max_tokens": 2000}
+    with (
+        side.serving_beside(speaking.text_side(name)) as model,
+        openai.OpenAI(base_url=f"{model.url}/v1", api_key="unused", max_retries=0) as official,
+    ):
+        whole = official.chat.completions.create(**asked)
+        with official.chat.completions.stream(**asked) as stream:
+            streamed = stream.get_final_completion()
+    for message in (whole.choices[0].message, streamed.choices[0].message):
+        read = [call.function for call in message.tool_calls or () if call.type == "function"]
+        assert [(one.name, json.loads(one.arguments)) for one in read] == CALLS
+        assert message.content == "So:"
 
 
 _SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
