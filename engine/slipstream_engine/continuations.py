@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from typing import Any, Protocol
 
 from slipstream_engine.batch import Chunk, Sampled
 from slipstream_engine.guides.interface import Guides
@@ -12,12 +13,20 @@ from slipstream_engine.spec.draft import Draft
 from slipstream_engine.spec.speculation import Speculation
 
 
+class Rows(Protocol):
+    """What the model made of each token of a batch: a tensor, of which only rows are taken here."""
+
+    def __getitem__(self, rows: Any) -> Any: ...
+
+
 class Continuations:
     """Between the scheduler, which knows sequences, and what knows keys: speculation, guides."""
 
     def __init__(self, speculation: Speculation | None, guides: Guides | None) -> None:
         self._speculation = speculation
         self._guides = guides
+        # Of the batch that is committed: the rows of each chunk that decodes.
+        self._seen: dict[Sequence, Any] = {}
 
     def submit(self, request: Request) -> None:
         """Raises ValueError for a request with a guide where there are none, GuideError."""
@@ -68,6 +77,21 @@ class Continuations:
             for sample, token in firsts:
                 self._speculation.start(sequence.subject(sample), [token])
 
+    def see(self, scheduled: Seq[Sequence], chunks: Seq[Chunk], features: Rows | None) -> None:
+        """What the model made of a batch, for drafters that want it."""
+        self._seen = {}
+        if self._speculation is None or features is None:
+            return
+        start = 0
+        for sequence, chunk in zip(scheduled, chunks, strict=True):
+            rows = features[start : start + len(chunk.tokens)]
+            start += len(chunk.tokens)
+            if not sequence.is_running:
+                continue
+            self._seen[sequence] = rows
+            if sequence.num_generated == 0:
+                self._speculation.prefill(sequence.request.id, chunk.start, rows)
+
     def take(
         self,
         sequence: Sequence,
@@ -88,7 +112,9 @@ class Continuations:
         if self._guides is not None and taken.finish is None:
             self._guides.commit(key, taken.tokens)
         if self._speculation is not None:
-            self._speculation.commit(key, taken.tokens, offered, taken.num_accepted)
+            seen, first = self._seen.get(sequence), chunk.draws[0].row
+            rows = None if seen is None else seen[[first + row for row in taken.rows]]
+            self._speculation.commit(key, taken.tokens, offered, taken.num_accepted, rows)
         return taken
 
     def stop(self, sequence: Sequence, *, finished: bool) -> None:

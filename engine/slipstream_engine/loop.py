@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from slipstream_engine.batch import Batch, Failure, Sampled
+from slipstream_engine.continuations import Rows
 from slipstream_engine.guides.spec import GuideError
 from slipstream_engine.messages import Abort, AbortSample, Step, Submit
 from slipstream_engine.scheduler import Scheduler
@@ -36,7 +37,10 @@ class EngineLoop:
         runner: Runner,
         clock: Callable[[], float],
         drafting: Drafting | None = None,
+        features: Callable[[], Rows | None] = lambda: None,
     ) -> None:
+        """`features`: what the model made of the last batch's tokens, where drafters want it."""
+        self._features = features
         self._scheduler = scheduler
         self._runner = runner
         self._clock = clock
@@ -71,7 +75,7 @@ class EngineLoop:
         run_s = self._clock() - began
         # Before the commit: no token is told that nobody has checked.
         self._end_failed()
-        progress = tuple(self._scheduler.commit(batch, sampled))
+        progress = tuple(self._scheduler.commit(batch, sampled, self._features()))
         self._end_failed()
         drafting = self._drafting
         return Step(

@@ -45,6 +45,32 @@ class Tables:
     page_tokens: int
 
 
+class Boundaries:
+    """Keeps the residual stream of some places: b is before layer b, or after the last of b layers.
+
+    Of a model in one stage: a stage sees its own layers alone.
+    """
+
+    def __init__(self, wanted: tuple[int, ...]) -> None:
+        self._wanted = wanted
+        self._seen: dict[int, Tensor] = {}
+
+    def see(self, boundary: int, x: Tensor) -> None:
+        """x: [tokens, hidden]; it is changed in place later."""
+        if boundary in self._wanted:
+            self._seen[boundary] = x.clone()
+
+    def features(self) -> Tensor:
+        """[tokens, boundaries x hidden], in the order in which they are wanted.
+
+        Raises ValueError for one that the model does not have.
+        """
+        missing = [one for one in self._wanted if one not in self._seen]
+        if missing:
+            raise ValueError(f"the model has no residual boundaries {missing}")
+        return torch.cat([self._seen[one] for one in self._wanted], dim=-1)
+
+
 class Decoder:
     """One rank of a model: token ids and positions in; keys and values go to the pool on the way.
 
@@ -72,14 +98,23 @@ class Decoder:
         self._inverse_frequencies = inverse_frequencies(checkpoint).to(device)
 
     @torch.inference_mode()
-    def forward(self, batch: ModelInput, pool: KvPool) -> Tensor | None:
-        """Logits of `rows`, [draws, vocabulary], float32, on the last stage; None on the others."""
+    def forward(
+        self, batch: ModelInput, pool: KvPool, boundaries: Boundaries | None = None
+    ) -> Tensor | None:
+        """Logits of `rows`, [draws, vocabulary], float32, on the last stage; None on the others.
+
+        `boundaries` receive the residual stream where they want it.
+        """
         turns = self._turns(batch.positions)
         x = self._begin(batch)
         for index, layer in enumerate(self._weights.layers):
+            if boundaries is not None:
+                boundaries.see(index, x)
             x += self._attend(layer, index, x, turns, batch, pool)
             normed = self._norm(x, layer.post_norm)
             x += self._group.sum_(self._mlp(layer.mlp, normed))
+        if boundaries is not None:
+            boundaries.see(len(self._weights.layers), x)
         if self._weights.ending is None:
             self._group.send_hidden(x)
             return None

@@ -6,7 +6,7 @@ from torch import Tensor
 from slipstream_engine import sampler
 from slipstream_engine.batch import Batch, Chunk, Draw, Sampled
 from slipstream_engine.kvpool import KvPool
-from slipstream_engine.model import Decoder, ModelInput
+from slipstream_engine.model import Boundaries, Decoder, ModelInput
 from slipstream_engine.recorded import RecordedDecode
 from slipstream_kernels.reference import Span
 
@@ -21,11 +21,15 @@ class Runner:
         *,
         is_drawing: bool = True,
         recorded: RecordedDecode | None = None,
+        boundaries: tuple[int, ...] = (),
     ) -> None:
         """`is_drawing`: False on a rank whose logits another rank of the stage has too.
 
-        `recorded`: where a device repeats decode steps faster than it is told them anew.
+        `recorded`: where a device repeats decode steps faster than it is told them anew; not where
+        drafters want residual `boundaries`.
         """
+        self._boundaries = boundaries
+        self._features: Tensor | None = None
         self._decoder = decoder
         self._is_drawing = is_drawing
         self._pool = pool
@@ -37,15 +41,22 @@ class Runner:
         self._pool.move(batch.moves)
         self._pool.copy(batch.copies)
         logits: Tensor | None
-        if self._recorded is not None and self._recorded.takes(batch):
+        boundaries = Boundaries(self._boundaries) if self._boundaries else None
+        if self._recorded is not None and boundaries is None and self._recorded.takes(batch):
             logits = self._recorded.run(batch)
             rows, draws = list(range(batch.num_draws)), [c.draws[0] for c in batch.chunks]
         else:
             model_input, rows, draws = self._input(batch)
-            logits = self._decoder.forward(model_input, self._pool)
+            logits = self._decoder.forward(model_input, self._pool, boundaries)
+        self._features = None if boundaries is None else boundaries.features()
         if logits is None or not self._is_drawing:
             return []
         return sampler.sample(logits, rows, draws)
+
+    def take_features(self) -> Tensor | None:
+        """What the model made of the last batch's tokens: [tokens, boundaries x hidden]."""
+        features, self._features = self._features, None
+        return features
 
     def _input(self, batch: Batch) -> tuple[ModelInput, list[int], list[Draw]]:
         """The model's input; for each draw its row of the logits; and all draws."""

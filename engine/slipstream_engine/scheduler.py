@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from slipstream_engine import invariants
 from slipstream_engine.batch import Batch, Chunk, Draw, Load, Progress, Sampled
-from slipstream_engine.continuations import Continuations
+from slipstream_engine.continuations import Continuations, Rows
 from slipstream_engine.guides.interface import Guides
 from slipstream_engine.invariants import Queues
 from slipstream_engine.pages import PagePool
@@ -194,26 +194,26 @@ class Scheduler:
         self._batch = Batch(tuple(chunks), copies, num_prefill, moves)
         return self._batch
 
-    def commit(self, batch: Batch, sampled: Seq[Sampled]) -> list[Progress]:
+    def commit(
+        self, batch: Batch, sampled: Seq[Sampled], features: Rows | None = None
+    ) -> list[Progress]:
         """Record a batch that ran: `sampled` holds a token for every draw, in order.
 
-        What was aborted or preempted while it ran is skipped. Raises ValueError for a batch that
-        is not the one that is out, and for too few or too many tokens.
+        What was aborted or preempted while it ran is skipped. `features`: rows for drafters. Raises
+        ValueError for a batch that is not out, and for too few or too many tokens.
         """
         if batch is not self._batch or len(sampled) != batch.num_draws:
             raise ValueError(f"{len(sampled)} tokens, or not for the batch that is out")
         scheduled, self._scheduled, self._batch = self._scheduled, [], None
-        progress: list[Progress] = []
-        first = 0
+        self._continuations.see(scheduled, batch.chunks, features)
+        progress, first = list[Progress](), 0
         for sequence, chunk in zip(scheduled, batch.chunks, strict=True):
             draws = chunk.draws
             last = first + len(draws)
-            if not sequence.is_running:
-                pass
-            elif draws and sequence.num_generated:
+            if sequence.is_running and draws and sequence.num_generated:
                 draft = self._drafts.get(sequence, NO_DRAFT)
                 self._append_drawn(sequence, chunk, draft, sampled[first:last], progress)
-            else:
+            elif sequence.is_running:
                 sequence.num_computed = chunk.end
                 self._tables.seal(sequence)
                 if draws:

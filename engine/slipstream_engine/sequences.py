@@ -142,7 +142,15 @@ class Sequence:
         """One of its samples as drafters see it."""
         request = self.request
         key = (request.id, sample)
-        return Subject(key, request.prompt, request.prediction, self._keys[0])
+        sampling = request.sampling
+        return Subject(
+            key,
+            request.prompt,
+            request.prediction,
+            self._keys[0],
+            sampling.temperature,
+            sampling.seed,
+        )
 
     def room(self, max_context: int) -> int:
         """How many tokens of a draft could become its own before the last one that may follow."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from slipstream_engine.spec import lengths
 from slipstream_engine.spec.acceptance import Acceptance
-from slipstream_engine.spec.draft import NO_DRAFT, Draft, Drafter, Key, Subject
+from slipstream_engine.spec.draft import NO_DRAFT, Draft, Drafter, FeatureDrafter, Key, Subject
 
 # Of a failure: the drafter's name, the sequence, the exception.
 Report = Callable[[str, Key, Exception], None]
@@ -59,6 +59,14 @@ class Chooser:
         self._acceptance.start(subject.key)
         for member in self._members:
             self._guarded(member.drafter, subject.key, member.drafter.start, subject)
+
+    def prefill(self, request_id: str, start: int, features: object) -> None:
+        for member in self._members:
+            if isinstance(member.drafter, FeatureDrafter) and member.drafter.features:
+                key = (request_id, 0)
+                self._guarded(
+                    member.drafter, key, member.drafter.prefill, request_id, start, features
+                )
 
     def propose(self, asked: Sequence[tuple[Key, int]]) -> list[Draft]:
         """Their estimates are corrected by what was accepted so far."""

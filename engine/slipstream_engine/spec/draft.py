@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 # The id of a request and the index of a sample of it.
 Key = tuple[str, int]
@@ -46,13 +46,16 @@ class Subject:
     """What there is to draft from when a sequence starts.
 
     `prediction`: what the answer will probably repeat, from the request's own field or from the
-    code in its prompt. `tenant`: whose past answers may be drafted from.
+    code in its prompt. `tenant`: whose past answers may be drafted from. `temperature` and `seed`
+    are the request's: drafts may be drawn as its tokens are.
     """
 
     key: Key
     prompt: tuple[int, ...]
     prediction: tuple[int, ...] = ()
     tenant: bytes = b""
+    temperature: float = 0.0
+    seed: int = 0
 
 
 class Drafter(Protocol):
@@ -63,7 +66,10 @@ class Drafter(Protocol):
 
     @property
     def features(self) -> tuple[int, ...]:
-        """Residual boundaries of the target that `commit` wants: b is before layer b."""
+        """Residual boundaries of the target that it wants (`FeatureDrafter`); () is none.
+
+        Boundary b is the residual stream before layer b; with N layers N is the last one.
+        """
         ...
 
     def start(self, subject: Subject) -> None: ...
@@ -73,9 +79,28 @@ class Drafter(Protocol):
         ...
 
     def commit(self, key: Key, tokens: Sequence[int], features: object | None = None) -> None:
-        """Exactly the tokens that became output."""
+        """Exactly the tokens that became output.
+
+        features: [tokens, boundaries x hidden] of a drafter that wants them: what the model made of
+        the token before each of them, from which that one was drawn; None otherwise, and for an
+        answer's first tokens, whose prompt was told before.
+        """
         ...
 
     def stop(self, key: Key, finished: bool) -> None:
         """`finished`: the output is whole and may be learnt from."""
+        ...
+
+
+@runtime_checkable
+class FeatureDrafter(Drafter, Protocol):
+    """Drafts from what the target makes of its tokens (EAGLE-3, block drafts)."""
+
+    def prefill(self, request_id: str, start: int, features: object) -> None:
+        """What was made of the prompt from token `start` on, chunk by chunk.
+
+        A request whose first chunk begins later was found in the prefix cache so far: it is cold,
+        and is not drafted for unless what is missing can be had elsewhere. A chunk may come twice:
+        a sequence that was preempted is computed again.
+        """
         ...

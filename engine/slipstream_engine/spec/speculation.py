@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from slipstream_engine.spec import lengths, verify
-from slipstream_engine.spec.draft import Draft, Drafter, Key, Subject
+from slipstream_engine.spec.draft import Draft, Drafter, FeatureDrafter, Key, Subject
 from slipstream_engine.spec.lengths import CostTable
 from slipstream_engine.spec.synthetic import Synthetic
 
@@ -56,6 +56,16 @@ class Speculation:
         """A sequence and its output so far."""
         self._untold[subject.key] = (subject, list(tokens))
 
+    @property
+    def features(self) -> tuple[int, ...]:
+        """Residual boundaries that the target must give."""
+        return self._drafter.features
+
+    def prefill(self, request_id: str, start: int, features: object) -> None:
+        """What the target made of a part of a prompt."""
+        if isinstance(self._drafter, FeatureDrafter):
+            self._drafter.prefill(request_id, start, features)
+
     def propose(
         self,
         asked: Sequence[tuple[Key, int]],
@@ -93,16 +103,25 @@ class Speculation:
             max_tokens -= counts[-1]
         return counts
 
-    def commit(self, key: Key, tokens: Sequence[int], draft: Draft, num_accepted: int) -> None:
+    def commit(
+        self,
+        key: Key,
+        tokens: Sequence[int],
+        draft: Draft,
+        num_accepted: int,
+        features: object | None = None,
+    ) -> None:
         """What became output of a sequence in a step, of which the first were in its draft."""
         if draft.tokens:
             outcome = Outcome(*key, draft.source, len(draft.tokens), num_accepted)
             self._outcomes.append(outcome)
+        if key in self._untold and features is not None:
+            self._tell(key)
         if key in self._untold:
             self._untold[key][1].extend(tokens)
         elif key in self._told:
             began_s = self._clock()
-            self._drafter.commit(key, tokens)
+            self._drafter.commit(key, tokens, features)
             self._draft_s += self._clock() - began_s
 
     def stop(self, key: Key, *, finished: bool) -> None:
