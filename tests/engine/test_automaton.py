@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_engine.spec import packed
-from slipstream_engine.spec.automaton import Automaton
+from slipstream_engine.spec.automaton import Automaton, Trail
 from tests.depth import cases
 
 # Few different tokens: the more repetitions, the more states are split.
@@ -67,19 +67,19 @@ def test_a_trail_is_at_the_longest_suffix_that_the_text_holds(
 def test_a_trail_stays_right_while_the_text_grows(
     text: list[int], more: list[int], followed: list[int]
 ) -> None:
+    """What was added makes it no longer by itself, but the next token may stand there."""
     automaton = Automaton(text)
-    trail = Automaton().trail()
+    trail, matched = Trail(), list[int]()
     for index, token in enumerate(followed):
         automaton.follow(trail, [token])
-        if index < len(more):
-            automaton.grow([more[index]])
-    automaton.follow(trail, [])
-    whole = text + more[: len(followed)]
-    # What came while the trail was elsewhere does not make it longer, only its place later.
-    if trail.length:
-        assert trail.after in ends(whole, followed[len(followed) - trail.length :])
-    automaton.follow(trail, whole)
-    assert trail.length >= len(whole)
+        expected = longest(text, [*matched, token])
+        assert trail.length == expected
+        matched = [*matched, token][len(matched) + 1 - expected :]
+        if matched:
+            assert trail.after in ends(text, matched)
+        added = more[3 * index : 3 * index + 3]
+        automaton.grow(added)
+        text = text + added
 
 
 @cases(150)
