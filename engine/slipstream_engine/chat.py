@@ -14,6 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from slipstream_engine.apierror import ApiError
 from slipstream_engine.conversation import Message, Tool, ToolCall
 from slipstream_engine.tools import arguments
+from slipstream_engine.tools.formats import ToolFormat
 from slipstream_weights.checkpoint import TextModel
 
 # Whatever a template does with values that its author did not think of.
@@ -40,9 +41,7 @@ class TemplateError(Exception):
 class _Variant:
     """One template. `names`: what it takes beside what it is always given.
 
-    `takes_text`: it writes the arguments of earlier calls as they stand, as text. Then they are
-    given as text: the prompt has the same tokens as the answer had, which are in the cache. Other
-    templates want an object, and write it in their own way.
+    `takes_text`: the arguments of earlier calls are given to it as text, not as an object.
     """
 
     template: jinja2.Template
@@ -53,8 +52,8 @@ class _Variant:
 class ChatTemplate:
     """What templates may use is what Hugging Face's `apply_chat_template` gives them."""
 
-    def __init__(self, text_model: TextModel) -> None:
-        """Raises TemplateError."""
+    def __init__(self, text_model: TextModel, spoken: ToolFormat | None = None) -> None:
+        """`spoken`: how the model writes calls. Raises TemplateError."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
         )
@@ -65,6 +64,7 @@ class ChatTemplate:
             "bos_token": text_model.bos_token or "",
             "eos_token": text_model.eos_token or "",
         }
+        self._prefers_text = spoken is not None and spoken.parameters is None
         self._plain = self._variant(environment, text_model.chat_template)
         # Some checkpoints have another one for chats with tools.
         self._tools = self._variant(environment, text_model.tool_template) or self._plain
@@ -118,11 +118,25 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"the chat template is not valid: {error}") from error
         known = frozenset(names) - frozenset(environment.globals)
-        return _Variant(template, known, self._writes_text(template))
+        return _Variant(template, known, self._takes_text(template))
 
-    def _writes_text(self, template: jinja2.Template) -> bool:
-        text = '{"a":  "b"}'
-        call = {"name": "f", "arguments": text}
+    def _takes_text(self, template: jinja2.Template) -> bool:
+        """Whether arguments are given as text: where the template writes them as they stand.
+
+        The model's own format has to be JSON for that. Then the prompt has the same tokens as the
+        answer had, which are in the cache. Else only where the template can do nothing with an
+        object, which is what most want: some write text of any kind between a format's tags.
+        """
+        text = '{"probe-key":  "probe-value"}'
+        if text not in self._with_arguments(template, text):
+            return False
+        return self._prefers_text or "probe-value" not in self._with_arguments(
+            template, json.loads(text)
+        )
+
+    def _with_arguments(self, template: jinja2.Template, given: Any) -> str:
+        """A conversation with one call; nothing where the template cannot write it."""
+        call = {"name": "f", "arguments": given}
         calls = [{"id": "functions.f:0", "type": "function", "function": call}]
         messages = [
             {"role": "user", "content": "x"},
@@ -130,9 +144,9 @@ class ChatTemplate:
             {"role": "tool", "content": "x", "tool_call_id": "functions.f:0"},
         ]
         try:
-            return text in template.render(messages=messages, tools=None, **self._tokens)
+            return template.render(messages=messages, tools=None, **self._tokens)
         except _FAILURES:
-            return False
+            return ""
 
 
 def _options(

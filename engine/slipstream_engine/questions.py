@@ -41,7 +41,9 @@ class TextSide:
         chosen = formats.choose(tools, reasoning, templates)
         # Markers are text for whoever looks for them, also where they are special tokens.
         token_bytes = TokenBytes(model.tokenizer, chosen.markers)
-        return cls(model, ChatTemplate(model), chosen, token_bytes, token_bytes.longest)
+        return cls(
+            model, ChatTemplate(model, chosen.tools), chosen, token_bytes, token_bytes.longest
+        )
 
 
 @dataclass(frozen=True, slots=True)
