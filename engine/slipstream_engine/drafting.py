@@ -1,7 +1,8 @@
 """From a configuration to what drafts: the drafters, the costs of verifying, the limits."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 from slipstream_api.speculator import SpeculatorSpec
 from slipstream_engine import costs
@@ -25,24 +26,26 @@ def make(
     runner: Runs,
     limits: Limits,
     clock: Callable[[], float],
-    more: Sequence[Member] = (),
+    model: Member | None = None,
 ) -> Speculation | None:
-    """What the scheduler drafts with; None where nothing does.
+    """What the scheduler drafts with; None where nothing does. Runs a few steps to measure them.
 
-    `more`: drafters that need tensors, made elsewhere. Runs a few steps to measure them.
+    `model`: the draft model with the seconds of a token of it as its cost.
     """
     if not spec.is_drafting:
         return None
-    synthetic, drafter = None, Chooser([*_members(spec), *more], _report)
+    members = _members(spec)
+    most = min(limits.max_batch_tokens, limits.max_context)
+    measured_s = costs.measure(runner, limits.page_tokens, most, clock)
+    if model is not None:
+        members.append(replace(model, cost=model.cost / measured_s[1]))
+    synthetic, drafter = None, Chooser(members, _report)
     if spec.synthetic_acceptance is not None:
         wanted = spec.synthetic_acceptance
         synthetic = Synthetic.of_length(wanted.length_milli / 1000, wanted.seed)
         drafter = Chooser([Member(SyntheticDrafter(synthetic))], _report)
         _log.warning("drafts count as accepted whatever the model says: for load tests alone")
-    cost = None
-    if spec.adaptive:
-        most = min(limits.max_batch_tokens, limits.max_context)
-        cost = CostTable(costs.measure(runner, limits.page_tokens, most, clock))
+    cost = CostTable(measured_s) if spec.adaptive else None
     return Speculation(drafter, spec.max_draft_tokens, cost, clock, synthetic)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_engine import device as devices
-from slipstream_engine import drafting, messages, sizing
+from slipstream_engine import drafting, draftloading, messages, sizing
 from slipstream_engine.costs import Runs
 from slipstream_engine.group import Alone, Group, TorchGroup
 from slipstream_engine.kvpool import KvPool
@@ -22,6 +22,7 @@ from slipstream_engine.recorded import RecordedDecode
 from slipstream_engine.runner import Runner
 from slipstream_engine.scheduler import Limits, Scheduler
 from slipstream_engine.sizing import Sizing
+from slipstream_engine.spec.chooser import Member
 from slipstream_engine.split import Split
 from slipstream_kernels import dispatch, native
 from slipstream_kernels.bundle import BundleError
@@ -47,6 +48,7 @@ class Part:
     namespace: Namespace
     architecture: str
     load_s: float
+    draft_model: Member | None = None
 
     def loop(self, runner: Runs) -> EngineLoop:
         """The loop over this rank and all that follow it. Runs a few steps to measure them."""
@@ -58,7 +60,8 @@ class Part:
             prefix_cache=self.config.pages.prefix_cache,
         )
         clock = time.perf_counter
-        speculation = drafting.make(self.config.speculator, runner, limits, clock)
+        spec, model = self.config.speculator, self.draft_model
+        speculation = drafting.make(spec, runner, limits, clock, model)
         root_key = keys.root_key(self.namespace)
         scheduler = Scheduler(limits, self.sizes.num_pages, root_key, speculation)
         return EngineLoop(scheduler, runner, clock, speculation)
@@ -93,13 +96,13 @@ def load(config: EngineConfig, split: Split, rendezvous: str) -> Part:
         library.set_threads(num_threads)
     dtype = _DTYPES[config.dtype]
     opened = source.open_checkpoint(Path(config.model.path))
-    # Without the kernels in C nothing multiplies by codes at a useful speed.
-    is_packed = (
-        config.quantization == "checkpoint"
-        and dtype is torch.float32
-        and library is not None
-        and opened.has_codes
-    )
+
+    def keeps_codes(opened: OpenCheckpoint) -> bool:
+        """Without the kernels in C nothing multiplies by codes at a useful speed."""
+        may = config.quantization == "checkpoint" and dtype is torch.float32
+        return may and library is not None and opened.has_codes
+
+    is_packed = keeps_codes(opened)
     # Rounding keys and values to half their bytes changes less than the weights' rounding did.
     kv_dtype: KvDtype = "bfloat16" if is_packed else config.dtype
     sizes = sizing.resolve(config, opened.checkpoint, split, kv_dtype)
@@ -118,7 +121,13 @@ def load(config: EngineConfig, split: Split, rendezvous: str) -> Part:
             max_sequences=config.limits.max_running_sequences,
             max_pages=sizes.layout.pages_for(sizes.max_context),
         )
+    draft_model = None
+    if split.rank == 0:
+        draft_model = draftloading.load(
+            config, opened, kernels, device, is_packed=keeps_codes, clock=time.perf_counter
+        )
     return Part(
+        draft_model=draft_model,
         runner=Runner(decoder, pool, is_drawing=split.tensor_rank == 0, recorded=recorded),
         group=group,
         kernels=kernels,

@@ -53,6 +53,17 @@ class Runner:
             return []
         return sampler.sample(logits, rows, draws)
 
+    def logits(self, batch: Batch) -> Tensor:
+        """Of every draw, whose rows are all different: [draws, vocabulary]. A model in one piece.
+
+        Raises ValueError for a stage that has none.
+        """
+        model_input, _, _ = self._input(batch)
+        logits = self._decoder.forward(model_input, self._pool)
+        if logits is None:
+            raise ValueError("this stage has no logits")
+        return logits
+
     def take_features(self) -> Tensor | None:
         """What the model made of the last batch's tokens: [tokens, boundaries x hidden]."""
         features, self._features = self._features, None

@@ -120,12 +120,14 @@ def compare(
     num_pages: int,
     workload: Workload,
     preempted: set[int] | frozenset[int] = frozenset(),
-    drafted: Drafted | None = None,
+    drafted: Drafted | Speculation | None = None,
 ) -> None:
     """Every token, log-probability and end is the naive loop's."""
     speculation = None
-    if drafted is not None:
+    if isinstance(drafted, Drafted):
         speculation = drafted.speculation(known, [one for _, one in workload])
+    elif drafted is not None:
+        speculation = drafted
     scheduler = Scheduler(limits, num_pages, speculation=speculation)
 
     def disturb(step: int) -> None:
