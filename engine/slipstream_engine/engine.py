@@ -17,10 +17,13 @@ from pathlib import Path
 from slipstream_api import names
 from slipstream_api.config import EngineConfig
 from slipstream_api.observation import Ring
-from slipstream_engine import apierror, drafting, messages
+from slipstream_engine import apierror, drafting, forms, messages
 from slipstream_engine.answers import Answerer
 from slipstream_engine.apierror import ApiError
 from slipstream_engine.digests import DigestOf
+from slipstream_engine.forms import Wish
+from slipstream_engine.guides.checker import Checker
+from slipstream_engine.guides.spec import Guide, GuideError
 from slipstream_engine.messages import Loaded, Step
 from slipstream_engine.metrics import EngineMetrics
 from slipstream_engine.pace import Pace
@@ -53,6 +56,7 @@ class Serving:
     questioner: Questioner
     answerer: Answerer
     token_bytes: TokenBytes
+    checker: Checker
     digest: DigestOf | None
 
 
@@ -103,8 +107,10 @@ class Engine:
             ),
             answerer=Answerer(config, self.rank, text.token_bytes, self.metrics, self.observations),
             token_bytes=text.token_bytes,
+            checker=Checker(text.vocabulary),
             digest=None if config.model.digest else DigestOf(Path(config.model.path)),
         )
+        self.rank.tell(text.vocabulary)
         if self.state is State.LOADING:
             self.state = State.READY
 
@@ -179,8 +185,19 @@ class Engine:
 
     async def question(self, document: Document, origin: Origin) -> Question:
         """The request in tokens. Raises ApiError (400)."""
-        # A long prompt takes tens of milliseconds, in which streams would stand still.
-        return await asyncio.to_thread(self.serving().questioner.question, document, origin)
+        serving = self.serving()
+        questioner, guide = serving.questioner, None
+        # A long prompt takes tens of milliseconds, in which streams would stand still. So do
+        # schemas.
+        if document.is_formed:
+            wish = await asyncio.to_thread(questioner.wish, document)
+            guide = None if wish is None else await _tried(serving.checker, wish)
+        return await asyncio.to_thread(questioner.question, document, origin, guide)
+
+    def close(self) -> None:
+        """Ends the process that tries guides."""
+        if self._serving is not None:
+            self._serving.checker.close()
 
     def digest(self) -> str | None:
         """Of the checkpoint; None until it is known."""
@@ -198,3 +215,16 @@ class Engine:
         self.pace.prefill(step.num_prefill_tokens, len(step.progress), step.run_s)
         if step.outcomes:
             self.metrics.speculation.observe(step.outcomes, step.draft_s, step.run_s)
+
+
+async def _tried(checker: Checker, wish: Wish) -> Guide:
+    """Raises ApiError (400)."""
+    try:
+        try:
+            return await checker.checked(wish.guide)
+        except GuideError:
+            if wish.plain is None:
+                raise
+            return await checker.checked(wish.plain)
+    except GuideError as error:
+        raise forms.refused(error, wish.path) from error

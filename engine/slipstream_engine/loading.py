@@ -13,6 +13,7 @@ from slipstream_engine import device as devices
 from slipstream_engine import drafting, draftloading, messages, sizing
 from slipstream_engine.costs import Runs
 from slipstream_engine.group import Alone, Group, TorchGroup
+from slipstream_engine.guides.interface import Guides
 from slipstream_engine.kvpool import KvPool
 from slipstream_engine.layers import Builder
 from slipstream_engine.loop import EngineLoop
@@ -50,7 +51,7 @@ class Part:
     load_s: float
     draft_model: Member | None = None
 
-    def loop(self, runner: Runs) -> EngineLoop:
+    def loop(self, runner: Runs, guides: Guides) -> EngineLoop:
         """The loop over this rank and all that follow it. Runs a few steps to measure them."""
         limits = Limits(
             max_running_sequences=self.config.limits.max_running_sequences,
@@ -63,7 +64,7 @@ class Part:
         spec, model = self.config.speculator, self.draft_model
         speculation = drafting.make(spec, runner, limits, clock, model)
         root_key = keys.root_key(self.namespace)
-        scheduler = Scheduler(limits, self.sizes.num_pages, root_key, speculation)
+        scheduler = Scheduler(limits, self.sizes.num_pages, root_key, speculation, guides)
         return EngineLoop(scheduler, runner, clock, speculation)
 
     def loaded(self) -> Loaded:

@@ -9,6 +9,7 @@ import struct
 import msgspec
 
 from slipstream_engine.batch import Failure, Load, Progress
+from slipstream_engine.guides.spec import Vocabulary
 from slipstream_engine.request import Request
 from slipstream_engine.spec.speculation import Outcome
 from slipstream_kvstore.keys import Namespace
@@ -34,6 +35,12 @@ class Start(_Message, frozen=True, tag="start"):
 
 class Submit(_Message, frozen=True, tag="submit"):
     request: Request
+
+
+class Words(_Message, frozen=True, tag="words"):
+    """What the tokens are, to rank 0, before the first request that has a guide."""
+
+    vocabulary: Vocabulary
 
 
 class Abort(_Message, frozen=True, tag="abort"):
@@ -92,7 +99,7 @@ class Failed(_Message, frozen=True, tag="failed"):
     field: str = ""
 
 
-ToRank = Start | Submit | Abort | AbortSample
+ToRank = Start | Words | Submit | Abort | AbortSample
 FromRank = Loaded | Step | Failed
 _encoder = msgspec.msgpack.Encoder()
 _to_rank = msgspec.msgpack.Decoder(ToRank)

@@ -73,6 +73,7 @@ async def _serve(
         return await _live(engine, terminated)
     finally:
         await http.cleanup()
+        engine.close()
         await rank.stop()
 
 

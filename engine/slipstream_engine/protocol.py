@@ -31,6 +31,7 @@ from slipstream_engine.conversation import (
     ToolChoice,
     only,
 )
+from slipstream_engine.forms import Formed
 from slipstream_engine.specstats import Detail
 
 MAX_SAMPLES = 16
@@ -74,7 +75,7 @@ class Prediction(conversation.Document):
         return "".join(part.text for part in self.content)
 
 
-class _Generation(conversation.Document):
+class _Generation(Formed):
     """What chat and plain completions have in common."""
 
     model: Text
@@ -187,7 +188,6 @@ class ChatRequest(_Generation):
     # Not implemented.
     functions: Annotated[Any, only([])] = None
     function_call: Annotated[Any, only("none", "auto")] = None
-    response_format: Annotated[Any, only({"type": "text"})] = None
     prediction: Prediction | None = None
     verbosity: Annotated[Any, only("medium")] = None
     modalities: Annotated[Any, only(["text"])] = None
@@ -230,6 +230,10 @@ class ChatRequest(_Generation):
         """The functions that the model may call."""
         tools = () if self.tool_choice == "none" else self.tools or ()
         return tuple(tool.function for tool in tools)
+
+    @property
+    def is_formed(self) -> bool:
+        return super().is_formed or bool(self.offered)
 
     @property
     def needs_call(self) -> bool:

@@ -1,11 +1,15 @@
 """A checked document becomes a question: prompts in tokens, limits resolved. Knows no HTTP."""
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from slipstream_api.config import EngineLimits
+from slipstream_engine import forms
 from slipstream_engine.apierror import ApiError
 from slipstream_engine.chat import ChatTemplate
+from slipstream_engine.forms import Wish
+from slipstream_engine.guides.spec import Guide, Vocabulary
 from slipstream_engine.protocol import ChatRequest, CompletionRequest
 from slipstream_engine.request import Request, SamplingParams
 from slipstream_engine.spec import sources
@@ -32,6 +36,7 @@ class TextSide:
     template: ChatTemplate
     formats: Formats
     token_bytes: TokenBytes
+    vocabulary: Vocabulary
     longest_token_bytes: int
 
     @classmethod
@@ -42,7 +47,12 @@ class TextSide:
         # Markers are text for whoever looks for them, also where they are special tokens.
         token_bytes = TokenBytes(model.tokenizer, chosen.markers)
         return cls(
-            model, ChatTemplate(model, chosen.tools), chosen, token_bytes, token_bytes.longest
+            model=model,
+            template=ChatTemplate(model, chosen.tools),
+            formats=chosen,
+            token_bytes=token_bytes,
+            vocabulary=token_bytes.vocabulary(),
+            longest_token_bytes=token_bytes.longest,
         )
 
 
@@ -100,15 +110,35 @@ class Questioner:
         self._max_prompt_bytes = max_context * text.longest_token_bytes * 4
         self._vocabulary = text.model.tokenizer.get_vocab_size(with_added_tokens=True)
 
-    def question(self, document: Document, origin: Origin) -> Question:
-        """Raises ApiError (400)."""
+    def wish(self, document: Document) -> Wish | None:
+        """The form that the answer must have. Raises ApiError (400)."""
+        content = forms.of_content(document)
+        spoken = self._text.formats.tools
+        if not isinstance(document, ChatRequest) or not document.offered or spoken is None:
+            return content
+        name = document.forced_name
+        functions = {
+            index: tool.function
+            for index, tool in enumerate(document.tools or ())
+            if name in (None, tool.function.name)
+        }
+        return forms.of_calls(
+            spoken,
+            functions,
+            content,
+            is_forced=document.needs_call,
+            max_calls=document.max_calls,
+        )
+
+    def question(self, document: Document, origin: Origin, guide: Guide | None = None) -> Question:
+        """`guide`: of the document's wish. Raises ApiError (400)."""
         limits = self._limits
         deadline_ms = document.deadline_ms or limits.default_deadline_ms
         if document.deadline_ms and deadline_ms > limits.max_deadline_ms:
             raise _invalid(f"at most {limits.max_deadline_ms}", "deadline_ms")
         deadline_ms = min(deadline_ms, limits.max_deadline_ms)
         end_tokens = frozenset(document.stop_token_ids or ())
-        if not document.ignore_eos:
+        if not document.ignore_eos or guide is not None:
             end_tokens |= self._text.model.end_tokens
         biases = self._biases(document)
         form = AnswerForm()
@@ -117,6 +147,10 @@ class Questioner:
         else:
             prompts = self._prompts(document)
         prediction, is_predicted = self._prediction(document)
+        if guide is not None:
+            guide = replace(
+                guide, is_patient=bool(document.ignore_eos), **self._reasoning(document, form)
+            )
         requests = []
         for param, prompt in prompts:
             max_tokens = self._max_tokens(document, prompt, param)
@@ -135,6 +169,7 @@ class Questioner:
                     root_key=origin.root_key,
                     prediction=prediction,
                     is_predicted=is_predicted,
+                    guide=guide,
                 )
             )
         return Question(
@@ -170,7 +205,6 @@ class Questioner:
         offered = document.offered
         if offered and (spoken.tools is None or not template.takes_tools):
             raise _unsupported("the model's chat template knows none", "tools")
-        _refuse_unenforced(document)
         # A model that may call nothing is shown nothing: it would call all the same.
         tools = document.tools if offered else None
         text = template.render(
@@ -188,6 +222,21 @@ class Questioner:
         )
         # The template writes its own special tokens.
         return [("messages", self._encode(text, "messages", adds_special=False))], form
+
+    def _reasoning(self, document: Document, form: AnswerForm) -> dict[str, Any]:
+        """Where the guide of a chat's answer begins.
+
+        A model that may think begins with one token for it, or with its content.
+        """
+        spoken = form.formats.reasoning
+        if spoken is None or not isinstance(document, ChatRequest):
+            return {}
+        tokenizer = self._text.model.tokenizer
+        opening = None if form.is_thinking else tokenizer.token_to_id(spoken.begin)
+        if opening is None and not form.is_thinking:
+            return {}
+        ends = tokenizer.encode(spoken.end, add_special_tokens=False).ids
+        return {"begins_after": tuple(ends), "opening": opening}
 
     def _prompts(self, document: CompletionRequest) -> list[_Prompt]:
         prompts = document.prompts
@@ -260,16 +309,6 @@ def _sampling(document: Document, biases: tuple[tuple[int, float], ...]) -> Samp
         seed=secrets.randbits(63) if document.seed is None else document.seed,
         num_top_logprobs=document.num_top_logprobs,
     )
-
-
-def _refuse_unenforced(document: ChatRequest) -> None:
-    """What only a grammar can promise. Raises ApiError (400)."""
-    if document.needs_call:
-        raise _unsupported("only auto and none are supported", "tool_choice")
-    for index, function in enumerate(document.offered):
-        if function.strict:
-            path = f"tools[{index}].function.strict"
-            raise _unsupported("only false is supported", path)
 
 
 def _unsupported(message: str, param: str) -> ApiError:

@@ -10,6 +10,7 @@ import queue
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from slipstream_api import config as configs
@@ -17,9 +18,13 @@ from slipstream_api.conditions import Reason
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_engine import loading, messages, ranks
 from slipstream_engine.group import HEARTBEAT_S, PeerLostError
+from slipstream_engine.guides.compiled import Compiler
+from slipstream_engine.guides.interface import Guides
+from slipstream_engine.guides.matcher import Matchers
+from slipstream_engine.intake import Intake
 from slipstream_engine.loading import Part
 from slipstream_engine.loop import EngineLoop
-from slipstream_engine.messages import Failed, FromRank, Start, ToRank
+from slipstream_engine.messages import Abort, AbortSample, Failed, FromRank, Start, Submit, ToRank
 from slipstream_engine.ranks import LeadingRunner
 from slipstream_engine.split import Split
 from slipstream_weights.errors import CheckpointError, ModelNotFound
@@ -51,7 +56,9 @@ def main() -> int:
 
 def _serve(connection: socket.socket) -> int:
     commands: Commands = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(connection, commands), daemon=True).start()
+    compiler = Compiler()
+    intake = Intake(commands.put, compiler)
+    threading.Thread(target=_read, args=(connection, intake.take), daemon=True).start()
     start = commands.get()
     if not isinstance(start, Start):
         raise TypeError(f"the first message is {start!r}")
@@ -63,13 +70,15 @@ def _serve(connection: socket.socket) -> int:
         _watch(commands)
         ranks.follow(part.runner, part.group, split)
         return 0
-    return _lead(connection, commands, part, split)
+    return _lead(connection, commands, part, split, Matchers(compiler))
 
 
-def _lead(connection: socket.socket, commands: Commands, part: Part, split: Split) -> int:
+def _lead(
+    connection: socket.socket, commands: Commands, part: Part, split: Split, guides: Guides
+) -> int:
     """Schedule, run everywhere, commit, tell; rank 0 only."""
     leading = LeadingRunner(part.runner, part.group, split) if split.num_ranks > 1 else None
-    loop = part.loop(leading or part.runner)
+    loop = part.loop(leading or part.runner, guides)
     _send(connection, part.loaded())
     while True:
         taken = _take(commands, loop, leading)
@@ -78,7 +87,7 @@ def _lead(connection: socket.socket, commands: Commands, part: Part, split: Spli
                 leading.end()
             return 0
         for command in taken:
-            if command is not None and not isinstance(command, Start):
+            if isinstance(command, Submit | Abort | AbortSample):
                 loop.take(command)
         _send(connection, loop.step())
 
@@ -110,16 +119,16 @@ def _watch(commands: Commands) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _read(connection: socket.socket, commands: Commands) -> None:
+def _read(connection: socket.socket, take: Callable[[ToRank | None], None]) -> None:
     """None is the end: the serving process has closed its side or died."""
     with connection.makefile("rb") as stream:
         while True:
             head = stream.read(messages.LENGTH.size)
             if len(head) < messages.LENGTH.size:
-                commands.put(None)
+                take(None)
                 return
             body = stream.read(messages.LENGTH.unpack(head)[0])
-            commands.put(messages.decode_to_rank(body))
+            take(messages.decode_to_rank(body))
 
 
 def _send(connection: socket.socket, message: FromRank) -> None:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 from slipstream_api.conditions import Reason
 from slipstream_engine.batch import Load, Progress
+from slipstream_engine.guides.spec import Vocabulary
 from slipstream_engine.messages import (
     Abort,
     AbortSample,
@@ -19,6 +20,7 @@ from slipstream_engine.messages import (
     Start,
     Step,
     Submit,
+    Words,
 )
 from slipstream_engine.rankprocess import MODULE, RankProcess
 from slipstream_engine.request import Request
@@ -155,6 +157,11 @@ class RankClient:
 
     async def wait_loaded(self) -> Loaded | Failed:
         return await asyncio.shield(self._loaded)
+
+    def tell(self, vocabulary: Vocabulary) -> None:
+        """What the tokens are, before the first request that has a guide."""
+        if self._failure is None:
+            self._ranks[0].send(Words(vocabulary))
 
     @contextmanager
     def ask(self, requests: Sequence[Request]) -> Iterator[Mailbox]:

@@ -18,7 +18,16 @@ from dataclasses import dataclass, field
 from slipstream_api.conditions import Reason
 from slipstream_engine import messages
 from slipstream_engine.batch import Load, Progress, Sampled, TokenLogprob
-from slipstream_engine.messages import Abort, AbortSample, Failed, Loaded, Start, Step, Submit
+from slipstream_engine.messages import (
+    Abort,
+    AbortSample,
+    Failed,
+    Loaded,
+    Start,
+    Step,
+    Submit,
+    Words,
+)
 from slipstream_engine.request import FinishReason, Request
 from slipstream_kvstore.keys import Namespace, Split
 from slipstream_kvstore.layout import PageLayout, PoolLayout
@@ -166,7 +175,7 @@ def _serve(connection: socket.socket, commands: "queue.SimpleQueue[messages.ToRa
                 return 0
             if isinstance(command, Submit):
                 _obey(connection, command.request)
-            assert not isinstance(command, Start)
+            assert not isinstance(command, Start | Words)
             engine.take(command)
         connection.sendall(messages.encode(engine.step()))
         time.sleep(step_s)
@@ -196,7 +205,10 @@ def _read(connection: socket.socket, commands: "queue.SimpleQueue[messages.ToRan
             if len(head) < messages.LENGTH.size:
                 commands.put(None)
                 return
-            commands.put(messages.decode_to_rank(stream.read(messages.LENGTH.unpack(head)[0])))
+            command = messages.decode_to_rank(stream.read(messages.LENGTH.unpack(head)[0]))
+            # It guides nobody.
+            if not isinstance(command, Words):
+                commands.put(command)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ ROOT = bytes(keys.KEY_BYTES)
 GREEDY = SamplingParams(temperature=0.0)
 # The text of each token, for guides.
 LETTERS = "abcdefg"
-_compiler = Compiler(lambda: Vocabulary(tuple(one.encode() for one in LETTERS), {}))
+_compiler = Compiler(Vocabulary(tuple(one.encode() for one in LETTERS), {}))
 
 
 def request(

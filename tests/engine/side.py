@@ -78,6 +78,7 @@ async def serving(
         yield Side(engine, f"http://127.0.0.1:{http.addresses[0][1]}")
     finally:
         await http.cleanup()
+        engine.close()
         await rank.stop()
 
 

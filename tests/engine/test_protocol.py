@@ -102,7 +102,6 @@ _UNSUPPORTED: dict[str, Any] = {
     "prompt_cache_retention": "24h",
     "functions": [{"name": "f"}],
     "function_call": {"name": "f"},
-    "response_format": {"type": "json_object"},
     "verbosity": "high",
     "modalities": ["text", "audio"],
     "audio": {"voice": "x"},

@@ -19,14 +19,15 @@ intersections of patterns take minutes whatever the limits, so `checker.py` comp
 a process of its own first.
 """
 
+import dataclasses
 import json
 from collections import OrderedDict
-from collections.abc import Callable
 from threading import Lock
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
+from slipstream_engine.guides import lark
 from slipstream_engine.guides.spec import Guide, GuideError, GuideKind, Vocabulary
 
 # The library's byte before the name of a special token: no text has it.
@@ -34,8 +35,6 @@ _SPECIAL = b"\xff"
 # Every token that fits may come, not only the one that the tokeniser would choose: drafts are
 # checked so, and the tokeniser itself is not needed.
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
-# Between two parts of a JSON text. Without an end a model may write blanks up to its last token.
-_WHITESPACE = r"[ \t\r\n]{1,40}"
 # A step of the lexer costs 70 ns, an item of the parser 50 ns (the library's own figures), so that
 # no mask takes more than 5 ms. An ordinary schema needs a hundredth of that; a pattern that also
 # has bounds on its length may need 30,000 steps once.
@@ -58,6 +57,17 @@ def tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
         tokens[token] = _SPECIAL + name.encode()
     wrapped = TokenizerWrapper(_Tokens([*tokens, _SPECIAL + b"end of the answer"]))
     return LLTokenizer(wrapped, n_vocab=vocabulary.size + 1, eos_token=vocabulary.size)
+
+
+def as_lark(guide: Guide) -> Guide:
+    """A grammar in llama.cpp's notation becomes one in the library's. Raises GuideError."""
+    if guide.kind is not GuideKind.GRAMMAR:
+        return guide
+    try:
+        return dataclasses.replace(guide, text=any_to_lark(guide.text))
+    except Exception as error:
+        # The library's converter raises whatever it meets.
+        raise GuideError(f"the grammar cannot be read: {error}") from error
 
 
 def compile_guide(made: LLTokenizer, guide: Guide) -> LLMatcher:
@@ -85,18 +95,29 @@ def compile_guide(made: LLTokenizer, guide: Guide) -> LLMatcher:
 class Compiler:
     """Compiles guides for one vocabulary and keeps the latest; any thread may ask."""
 
-    def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
-        """`vocabulary` is asked once, when the first guide comes."""
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary | None = None) -> None:
+        """None: it is learnt later."""
         self._made: tuple[LLTokenizer, int] | None = None
-        self._kept: OrderedDict[bytes, tuple[LLMatcher, int]] = OrderedDict()
+        # By the digest of a guide: a matcher at its beginning, or why there is none.
+        self._kept: OrderedDict[bytes, tuple[LLMatcher | GuideError, int]] = OrderedDict()
         self._num_characters = 0
         self._lock = Lock()
-        self._making = Lock()
+        if vocabulary is not None:
+            self.learn(vocabulary)
+
+    def learn(self, vocabulary: Vocabulary) -> None:
+        """Holds the interpreter's lock as long as `tokenizer` takes."""
+        self._made = tokenizer(vocabulary), vocabulary.size
 
     @property
     def vocabulary_size(self) -> int:
-        return self._tokenizer()[1]
+        return self._known[1]
+
+    @property
+    def _known(self) -> tuple[LLTokenizer, int]:
+        if self._made is None:
+            raise GuideError("no vocabulary is known")
+        return self._made
 
     def has(self, guide: Guide) -> bool:
         with self._lock:
@@ -105,23 +126,26 @@ class Compiler:
     def compiled(self, guide: Guide) -> LLMatcher:
         """A matcher of one's own. Raises GuideError."""
         with self._lock:
-            kept = self._kept.get(guide.digest)
-            if kept is not None:
+            found = self._kept.get(guide.digest, (None, 0))[0]
+            if found is not None:
                 self._kept.move_to_end(guide.digest)
-                return kept[0].deep_copy()
-        matcher = compile_guide(self._tokenizer()[0], guide)
+        if found is None:
+            found = self._compile(guide)
+        if isinstance(found, GuideError):
+            raise found
+        return found.deep_copy()
+
+    def _compile(self, guide: Guide) -> LLMatcher | GuideError:
+        made: LLMatcher | GuideError
+        try:
+            made = compile_guide(self._known[0], guide)
+        except GuideError as error:
+            made = error
         with self._lock:
-            self._keep(guide, matcher)
-            return matcher.deep_copy()
+            self._keep(guide, made)
+        return made
 
-    def _tokenizer(self) -> tuple[LLTokenizer, int]:
-        with self._making:
-            if self._made is None:
-                vocabulary = self._vocabulary()
-                self._made = tokenizer(vocabulary), vocabulary.size
-            return self._made
-
-    def _keep(self, guide: Guide, matcher: LLMatcher) -> None:
+    def _keep(self, guide: Guide, matcher: LLMatcher | GuideError) -> None:
         if guide.digest in self._kept:
             return
         self._kept[guide.digest] = matcher, len(guide.text)
@@ -148,34 +172,22 @@ class _Tokens:
 
 
 def _lark(guide: Guide) -> str:
-    """The guide's text as a grammar. Raises GuideError."""
+    """The guide's text as a grammar."""
     match guide.kind:
         case GuideKind.JSON_OBJECT:
-            return _json({"type": "object"})
+            return f"start: {lark.json_object()}"
         case GuideKind.JSON_SCHEMA:
-            return _json(json.loads(guide.text))
+            return f"start: {lark.json_value(json.loads(guide.text))}"
         case GuideKind.REGEX:
             # The notation has no line breaks between slashes.
             pattern = guide.text.replace("\n", "\\n").replace("\r", "\\r")
             return f"start: /{regex_to_lark(pattern, 'd')}/"
         case GuideKind.CHOICE:
             # One word of the lexer: as many rules would be as many items at every step.
-            texts = " | ".join(json.dumps(text) for text in json.loads(guide.text))
+            texts = " | ".join(lark.literal(text) for text in json.loads(guide.text))
             return f"start: CHOICE\nCHOICE: {texts}"
         case GuideKind.GRAMMAR:
-            try:
-                return any_to_lark(guide.text)
-            except Exception as error:
-                # The converter raises whatever it meets.
-                raise GuideError(f"the grammar cannot be read: {error}") from error
-
-
-def _json(schema: object) -> str:
-    if not isinstance(schema, dict):
-        # True allows every text, false none.
-        return f"start: %json {json.dumps(schema)}"
-    options = {"whitespace_pattern": _WHITESPACE}
-    return f"start: %json {json.dumps({**schema, 'x-guidance': options})}"
+            return guide.text
 
 
 def _reason(message: str) -> str:

@@ -68,6 +68,23 @@ def checked(schema: Any) -> str:
     return json.dumps(clean)
 
 
+def target(root: Any, reference: str, path: str) -> Any:
+    """What a reference into the schema means. Raises GuideError."""
+    found = root
+    # RFC 6901, as a part of an address.
+    for part in unquote(reference).split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict) and name in found:
+            found = found[name]
+        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            raise GuideError(f"there is no {reference[:200]}", path)
+    if not isinstance(found, dict | bool):
+        raise GuideError(f"{reference[:200]} is no schema", path)
+    return found
+
+
 class _Reader:
     """Goes through a schema once, and counts."""
 
@@ -156,26 +173,10 @@ def _same_place(root: Any, schema: dict[str, Any], path: str) -> Iterator[tuple[
     """Schemas that speak of the same part of the answer as this one."""
     if "$ref" in schema:
         at = f"{path}.$ref"
-        yield _target(root, schema["$ref"], at), at
+        yield target(root, schema["$ref"], at), at
     for key in ("allOf", "anyOf", "oneOf"):
         for index, one in enumerate(schema.get(key, ())):
             yield one, f"{path}.{key}[{index}]"
-
-
-def _target(root: Any, reference: str, path: str) -> Any:
-    found = root
-    # RFC 6901, as a part of an address.
-    for part in unquote(reference).split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
-        else:
-            raise GuideError(f"there is no {reference[:200]}", path)
-    if not isinstance(found, dict | bool):
-        raise GuideError(f"{reference[:200]} is no schema", path)
-    return found
 
 
 def _schemas(schema: Any) -> Iterator[tuple[Any, str]]:
