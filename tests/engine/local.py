@@ -19,15 +19,18 @@ from slipstream_engine.ranks import LeadingRunner
 from slipstream_engine.request import FinishReason, Request, SamplingParams
 from slipstream_engine.runner import Runner
 from slipstream_engine.scheduler import Limits, Scheduler
+from slipstream_engine.spec.draft import NO_DRAFT
 from slipstream_engine.split import Split
 from slipstream_kernels import dispatch
 from slipstream_kernels.reference import Span
 from slipstream_kvstore.layout import KvDtype, PageLayout, PoolLayout
 from slipstream_weights import source
 from slipstream_weights.checkpoint import Checkpoint
+from tests.engine import guided
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0.0)
+_VOCABULARY = guided.vocabulary()
 Answers = dict[tuple[str, int], list[int]]
 
 
@@ -178,8 +181,11 @@ def naive_draws(
     """The same, with log-probabilities where they are asked for."""
     tokens = list(one.prompt)
     answer: list[Sampled] = []
+    guides, key = guided.matchers(_VOCABULARY), (one.id, sample)
+    if one.guide is not None:
+        guides.start(one.id, one.guide, one.end_tokens, one.min_tokens)
     while True:
-        is_short = len(answer) < one.min_tokens
+        is_short = len(answer) < one.min_tokens and one.guide is None
         draw = Draw(
             row=0,
             position=len(tokens),
@@ -188,10 +194,12 @@ def naive_draws(
             history=tuple(tokens) if one.sampling.needs_history else (),
             num_prompt_tokens=len(one.prompt),
             banned=tuple(sorted(one.end_tokens)) if is_short else (),
+            allowed=guides.masks(key, NO_DRAFT)[0],
         )
         drawn = sampler.sample(last_logits(model, tokens).unsqueeze(0), [0], [draw])[0]
         answer.append(drawn)
         tokens.append(drawn.token)
+        guides.commit(key, [drawn.token])
         if drawn.token in one.end_tokens:
             return answer, FinishReason.STOP
         if len(answer) == one.max_tokens or len(tokens) == max_context:

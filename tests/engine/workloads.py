@@ -3,17 +3,24 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import strategies as st
 
 from slipstream_engine.batch import Sampled
+from slipstream_engine.guides.spec import Guide, GuideKind
 from slipstream_engine.model import Decoder
 from slipstream_engine.request import FinishReason, Request, SamplingParams
 from slipstream_engine.scheduler import Limits, Scheduler
+from slipstream_engine.spec.chooser import Chooser, Member
 from slipstream_engine.spec.draft import Key
+from slipstream_engine.spec.edit import EditDrafter
+from slipstream_engine.spec.lookup import COMMON, LookupDrafter
 from slipstream_engine.spec.speculation import Speculation
-from tests.engine import drafters, local, tiny
+from slipstream_engine.spec.store import StoreDrafter, StoreLimits
+from slipstream_engine.spec.suffix import SuffixDrafter
+from tests.engine import drafters, guided, local, tiny
 from tests.engine.local import GREEDY, Ranks
 
 MAX_CONTEXT = 48
@@ -21,6 +28,9 @@ VOCABULARY = 384
 # Splits that the tiny model (8 heads, 4 KV heads) allows: tensor ranks, stages.
 SPLITS = ((2, 1), (4, 1), (1, 2), (2, 2))
 SHAPE = tiny.config(num_attention_heads=8, num_key_value_heads=4, head_dim=16, num_hidden_layers=3)
+
+
+_VOCABULARY = guided.vocabulary()
 
 
 class Known:
@@ -34,7 +44,8 @@ class Known:
         return [drawn.token for drawn in self.draws(one, sample)[0]]
 
     def draws(self, one: Request, sample: int) -> tuple[list[Sampled], FinishReason]:
-        key = (replace(one, id="", priority=0, num_samples=1), sample)
+        alike = replace(one, id="", priority=0, num_samples=1, prediction=(), is_predicted=False)
+        key = (alike, sample)
         if key not in self._answers:
             self._answers[key] = local.naive_draws(self._model, one, MAX_CONTEXT, sample)
         return self._answers[key]
@@ -44,12 +55,16 @@ class Known:
 class Drafted:
     """By whom a workload's answers are drafted."""
 
-    kind: drafters.Kind
+    kind: drafters.Kind | Literal["all"]
     max_tokens: int
     seed: int
 
     def speculation(self, known: Known, requests: Iterable[Request]) -> Speculation:
         by_id = {one.id: one for one in requests}
+        if self.kind == "all":
+            store = StoreDrafter(StoreLimits(64, 2))
+            every = (EditDrafter(), SuffixDrafter(20, 20), store, LookupDrafter(COMMON))
+            return Speculation(Chooser([Member(one) for one in every]), self.max_tokens)
 
         def answers(key: Key) -> list[int]:
             return known.answer(by_id[key[0]], key[1])
@@ -73,6 +88,17 @@ _sampling = st.sampled_from(
 )
 
 
+_guides = st.sampled_from(
+    [
+        *[None] * 4,
+        Guide(GuideKind.REGEX, "[a-z]+( [a-z0-9]+)*"),
+        Guide(GuideKind.CHOICE, '["a word", "another", "12345"]'),
+        guided.schema({"type": "object", "properties": {"a": {"type": "integer"}}}),
+        Guide(GuideKind.REGEX, "(yes|no)*"),
+    ]
+)
+
+
 @st.composite
 def _arrival(draw: st.DrawFn, index: int) -> tuple[int, Request]:
     """Prompts of few families, so that many begin alike and some continue others."""
@@ -87,6 +113,8 @@ def _arrival(draw: st.DrawFn, index: int) -> tuple[int, Request]:
         num_samples=draw(st.sampled_from([1, 1, 1, 3])),
         priority=draw(st.sampled_from([0, 0, 1])),
     )
+    if (guide := draw(_guides)) is not None:
+        request = replace(request, guide=guide, end_tokens=request.end_tokens | {guided.END})
     request = replace(request, min_tokens=draw(st.sampled_from([0, 0, min(4, request.max_tokens)])))
     return draw(st.integers(0, 8)), request
 
@@ -104,7 +132,7 @@ drafted = st.one_of(
     st.none(),
     st.builds(
         Drafted,
-        kind=st.sampled_from(drafters.KINDS),
+        kind=st.sampled_from([*drafters.KINDS, "all", "all"]),
         max_tokens=st.one_of(st.integers(0, 8), st.sampled_from([16, 64])),
         seed=st.integers(0, 99),
     ),
@@ -124,11 +152,15 @@ def compare(
 ) -> None:
     """Every token, log-probability and end is the naive loop's."""
     speculation = None
+    if isinstance(drafted, Drafted) and drafted.kind == "all":
+        # With something to draft from: most of the answer.
+        workload = tuple((step, predicted(known, one, drafted.seed)) for step, one in workload)
     if isinstance(drafted, Drafted):
         speculation = drafted.speculation(known, [one for _, one in workload])
     elif drafted is not None:
         speculation = drafted
-    scheduler = Scheduler(limits, num_pages, speculation=speculation)
+    guides = guided.matchers(_VOCABULARY)
+    scheduler = Scheduler(limits, num_pages, speculation=speculation, guides=guides)
 
     def disturb(step: int) -> None:
         if step in preempted:
@@ -144,6 +176,15 @@ def compare(
             assert [it.finish for it in progress] == [None] * (len(expected) - 1) + [finish]
             for it, other in zip(drawn, expected, strict=True):
                 _check_logprobs(it, other)
+    assert guides.num_requests == 0
+    assert not guides.take_failures()
+
+
+def predicted(known: Known, one: Request, seed: int) -> Request:
+    """The request with its answer as a prediction in which a token is another one."""
+    answer = known.answer(one, 0)
+    answer[seed % len(answer)] = seed
+    return replace(one, prediction=tuple(answer), is_predicted=True)
 
 
 def _check_logprobs(drawn: Sampled, expected: Sampled) -> None:
