@@ -79,5 +79,16 @@ def guide_failed(reason: str) -> ApiError:
     )
 
 
+def draw_failed(reason: str) -> ApiError:
+    """500: the model gave no numbers to draw a token from."""
+    return ApiError(
+        500,
+        f"no token could be drawn: {reason}",
+        type_="server_error",
+        code="draw_failed",
+        headers={"x-should-retry": "false"},
+    )
+
+
 def internal(message: str) -> ApiError:
     return ApiError(500, message, type_="server_error", code="engine_failed")

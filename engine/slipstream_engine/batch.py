@@ -4,6 +4,7 @@ Integers and floats alone, so that a batch can be sent to every rank; knows no t
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from slipstream_engine.request import FinishReason, SamplingParams
 from slipstream_engine.spec.draft import Proposal
@@ -89,11 +90,15 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The token of one draw. `logprob` and `top` (most likely first) only where asked for."""
+    """The token of one draw. `logprob` and `top` (most likely first) only where asked for.
+
+    `flaw`: why nothing could be drawn; the token is -1 then.
+    """
 
     token: int
     logprob: float | None = None
     top: tuple[TokenLogprob, ...] = ()
+    flaw: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +115,20 @@ class Progress:
     num_cached_tokens: int
 
 
+class Cause(StrEnum):
+    """What of a request failed: the form of its answer, or the drawing of a token."""
+
+    GUIDE = "guide"
+    DRAW = "draw"
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The end of a request, all of its samples, by a fault of its own. Nothing else is touched."""
 
     request_id: str
     message: str
+    cause: Cause = Cause.GUIDE
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import Any, Protocol
 
-from slipstream_engine.batch import Chunk, Sampled
+from slipstream_engine.batch import Cause, Chunk, Failure, Sampled
 from slipstream_engine.guides.interface import Guides
 from slipstream_engine.request import Request
 from slipstream_engine.sequences import Sequence, Taken
@@ -25,6 +25,7 @@ class Continuations:
     def __init__(self, speculation: Speculation | None, guides: Guides | None) -> None:
         self._speculation = speculation
         self._guides = guides
+        self._flaws: dict[str, str] = {}
         # Of the batch that is committed: the rows of each chunk that decodes.
         self._seen: dict[Sequence, Any] = {}
 
@@ -109,6 +110,9 @@ class Continuations:
             taken_for_drawn = [Sampled(token) for token in draft.tokens]
             sampled = [*taken_for_drawn, *sampled[count:]]
         taken = sequence.take(chunk, draft, sampled, max_context)
+        if taken.flaw:
+            self._flaws[sequence.request.id] = taken.flaw
+            return taken
         if self._guides is not None and taken.finish is None:
             self._guides.commit(key, taken.tokens)
         if self._speculation is not None:
@@ -127,6 +131,18 @@ class Continuations:
         if self._guides is not None:
             self._guides.stop(request_id)
 
-    def take_failures(self) -> dict[str, str]:
-        """Requests whose guide failed since this was last asked, and how."""
-        return {} if self._guides is None else self._guides.take_failures()
+    def fails(self, request_id: str, sampled: Seq[Sampled]) -> bool:
+        """Whether nothing could be drawn for one of its samples: that is the end of all."""
+        flaw = next((one.flaw for one in sampled if one.flaw), "")
+        if flaw:
+            self._flaws[request_id] = flaw
+        return bool(flaw)
+
+    def take_failures(self) -> list[Failure]:
+        """Requests that failed since this was last asked, each once."""
+        flaws, self._flaws = self._flaws, {}
+        failed = {} if self._guides is None else self._guides.take_failures()
+        failures = [Failure(id_, message) for id_, message in failed.items()]
+        return failures + [
+            Failure(id_, flaw, Cause.DRAW) for id_, flaw in flaws.items() if id_ not in failed
+        ]

@@ -211,7 +211,8 @@ class Engine:
         return keys.root_key(dataclasses.replace(namespace, tenant_salt=tenant_salt))
 
     def _observe_step(self, step: Step) -> None:
-        self.metrics.guide_failures.inc(len(step.failures))
+        for failure in step.failures:
+            self.metrics.failures[failure.cause].inc()
         self.pace.prefill(step.num_prefill_tokens, len(step.progress), step.run_s)
         if step.outcomes:
             self.metrics.speculation.observe(step.outcomes, step.draft_s, step.run_s)

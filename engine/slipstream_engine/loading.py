@@ -32,7 +32,7 @@ from slipstream_kvstore import keys
 from slipstream_kvstore.keys import Namespace
 from slipstream_kvstore.layout import KvDtype
 from slipstream_weights import source
-from slipstream_weights.checkpoint import OpenCheckpoint
+from slipstream_weights.checkpoint import OpenCheckpoint, finite
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -108,7 +108,7 @@ def load(config: EngineConfig, split: Split, rendezvous: str) -> Part:
     kv_dtype: KvDtype = "bfloat16" if is_packed else config.dtype
     sizes = sizing.resolve(config, opened.checkpoint, split, kv_dtype)
     kernels = _kernels(config, device)
-    tensors = opened.packed_tensors() if is_packed else opened.tensors()
+    tensors = finite(opened.packed_tensors() if is_packed else opened.tensors(), config.model.path)
     weights = Builder(opened.checkpoint, split, dtype, device).build(tensors)
     group = TorchGroup(split, rendezvous, device) if split.num_ranks > 1 else Alone()
     decoder = Decoder(opened.checkpoint, weights, split, group, kernels, dtype, device)

@@ -90,8 +90,7 @@ class EngineLoop:
         )
 
     def _end_failed(self) -> None:
-        for request_id, message in self._scheduler.take_failures().items():
-            self._failures.append(Failure(request_id, message))
+        self._failures += self._scheduler.take_failures()
 
     def _take_failures(self) -> tuple[Failure, ...]:
         failures, self._failures = tuple(self._failures), []

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from slipstream_engine.batch import Load
+from slipstream_engine.batch import Cause, Load
 from slipstream_engine.request import FinishReason
 from slipstream_engine.specmetrics import SpeculationMetrics
 
@@ -33,9 +33,14 @@ class EngineMetrics:
         self._load = Load(0, 0, 0, 0, 1)
         self.prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts.")
         self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
-        self.guide_failures = self._counter(
-            "slipstream_guide_failures", "Answers ended because their guide failed."
-        )
+        self.failures = {
+            Cause.GUIDE: self._counter(
+                "slipstream_guide_failures", "Answers ended because their guide failed."
+            ),
+            Cause.DRAW: self._counter(
+                "slipstream_draw_failures", "Answers ended because no token could be drawn."
+            ),
+        }
         self.ttft_s = self._latency(
             "vllm:time_to_first_token_seconds", "From arrival to the first token."
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from slipstream_api.conditions import Reason
-from slipstream_engine.batch import Load, Progress
+from slipstream_engine.batch import Failure, Load, Progress
 from slipstream_engine.guides.spec import Vocabulary
 from slipstream_engine.messages import (
     Abort,
@@ -41,6 +41,10 @@ class RankError(Exception):
 
 class RequestError(Exception):
     """A request failed by a fault of its own; the rank goes on."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.cause = failure.cause
 
 
 class Mailbox:
@@ -285,7 +289,7 @@ class RankClient:
                 self._close_sample(asked, progress.request_id, progress.sample)
         for failure in step.failures:
             if (asked := self._open.get(failure.request_id)) is not None:
-                self.give_up(asked.mailbox, RequestError(failure.message))
+                self.give_up(asked.mailbox, RequestError(failure))
         self.on_step(step)
 
     def _close_sample(self, asked: _Open, request_id: str, sample: int) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from slipstream_engine import invariants
-from slipstream_engine.batch import Batch, Chunk, Draw, Load, Progress, Sampled
+from slipstream_engine.batch import Batch, Chunk, Draw, Failure, Load, Progress, Sampled
 from slipstream_engine.continuations import Continuations, Rows
 from slipstream_engine.guides.interface import Guides
 from slipstream_engine.invariants import Queues
@@ -143,11 +143,11 @@ class Scheduler:
         admitted, self._admitted = tuple(self._admitted), []
         return admitted
 
-    def take_failures(self) -> dict[str, str]:
+    def take_failures(self) -> list[Failure]:
         """Requests that must end with an error, and why; aborted. No token of theirs is wanted."""
         failures = self._continuations.take_failures()
-        for request_id in failures:
-            self.abort(request_id)
+        for failure in failures:
+            self.abort(failure.request_id)
         return failures
 
     def preempt_newest(self) -> bool:
@@ -345,8 +345,7 @@ class Scheduler:
 
         What the pages hold of the draft behind them is cut off before anything is sealed.
         """
-        limit = self._limits.max_context
-        taken = self._continuations.take(sequence, chunk, draft, sampled, limit)
+        taken = self._continuations.take(sequence, chunk, draft, sampled, self._limits.max_context)
         progress += taken.progress
         self._moves += self._tables.moves(chunk, taken.rows)
         self._tables.shrink(sequence)
@@ -363,6 +362,8 @@ class Scheduler:
     ) -> None:
         """The first tokens of an answer: of all the samples that the sequence stands for."""
         id_, num_cached = sequence.request.id, sequence.num_cached or 0
+        if self._continuations.fails(id_, sampled):
+            return
         going_on: list[tuple[int, int]] = []
         for draw, result in zip(draws, sampled, strict=True):
             if draw.sample not in sequence.samples:
@@ -385,9 +386,8 @@ class Scheduler:
         It shares the pages where there is a slot and a page to write to; else it waits.
         """
         sequence.keep_samples((going_on[0][0],))
-        num_left = min(
-            self._limits.max_running_sequences - len(self._running), self.pages.num_available
-        )
+        slots = self._limits.max_running_sequences - len(self._running)
+        num_left = min(slots, self.pages.num_available)
         for sample, token in going_on[1:]:
             fork = sequence.fork(sample)
             self._requests[sequence.request.id].append(fork)

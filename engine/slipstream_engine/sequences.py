@@ -17,13 +17,15 @@ Rank = tuple[int, int, int]
 class Taken:
     """What a step brought to one sample: its next tokens, and the reason if the last one ends it.
 
-    `rows`: of the chunk, those whose keys and values are the answer's.
+    `rows`: of the chunk, those whose keys and values are the answer's. `flaw`: why nothing could
+    be drawn after these tokens.
     """
 
     progress: list[Progress]
     finish: FinishReason | None
     rows: list[int]
     num_accepted: int
+    flaw: str = ""
 
     @property
     def tokens(self) -> list[int]:
@@ -206,9 +208,11 @@ class Sequence:
         """
         path = verify.path(draft, [one.token for one in sampled])
         progress: list[Progress] = []
-        finish = None
+        finish, flaw = None, ""
         for row in path:
-            token = sampled[row].token
+            token, flaw = sampled[row].token, sampled[row].flaw
+            if flaw:
+                break
             finish = self.finish_at(token, max_context)
             progress.append(Progress(*self.spec_key, sampled[row], finish, self.num_cached or 0))
             if finish is not None:
@@ -217,7 +221,7 @@ class Sequence:
         count = len(progress)
         # The first draw is at the last token of its own.
         self.num_computed = chunk.start + chunk.draws[0].row + count
-        return Taken(progress, finish, path[:count], min(count, len(path) - 1))
+        return Taken(progress, finish, path[:count], min(count, len(path) - 1), flaw)
 
     def keep_samples(self, samples: tuple[int, ...]) -> None:
         """It stands for these alone from now on."""

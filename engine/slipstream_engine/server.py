@@ -12,6 +12,7 @@ from slipstream_api import names
 from slipstream_engine import apierror, documents, internal, protocol, specstats, tracing
 from slipstream_engine.answers import Answer
 from slipstream_engine.apierror import ApiError
+from slipstream_engine.batch import Cause
 from slipstream_engine.choices import Piece
 from slipstream_engine.documents import ChatShape, ChunkUsage, TextShape
 from slipstream_engine.engine import Engine, State
@@ -69,8 +70,10 @@ def _shaped(error: Exception, request: web.Request) -> ApiError:
             return error
         case RankError():
             return apierror.internal(str(error))
-        case RequestError():
+        case RequestError(cause=Cause.GUIDE):
             return apierror.guide_failed(str(error))
+        case RequestError():
+            return apierror.draw_failed(str(error))
     _log.error("unexpected error in %s %s", request.method, request.path, exc_info=error)
     return apierror.internal("unexpected error")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -223,6 +224,24 @@ def _mixture(experts: Experts, prefix: str, hidden: int) -> dict[str, Shape]:
         inner = experts.num_shared * experts.intermediate_size
         shapes |= _mlp(f"{prefix}.shared_experts", hidden, inner)
     return shapes
+
+
+def finite(
+    tensors: Iterable[tuple[str, Array | Grouped]], path: str
+) -> Iterator[tuple[str, Array | Grouped]]:
+    """The same, each looked at as it passes. Raises ModelInvalid: NaN or infinity among its values.
+
+    Of codes their scales and minimums are looked at. A core adds up 10 GB/s, which is faster than
+    files are read; where the sum is no number, 6 GB/s say whether it only is too large.
+    """
+    for name, stored in tensors:
+        parts = (stored.scales, stored.minimums) if isinstance(stored, Grouped) else (stored,)
+        for part in parts:
+            with np.errstate(all="ignore"):
+                is_finite = bool(np.isfinite(part.sum(dtype=np.float32)))
+            if not is_finite and not np.isfinite(part).all():
+                raise ModelInvalid("a value is NaN or infinite", path, name)
+        yield name, stored
 
 
 def check_tensors(checkpoint: Checkpoint, found: Iterable[tuple[str, Shape]], path: str) -> None:

@@ -20,6 +20,8 @@ from slipstream_kvstore import keys
 VOCABULARY = 7
 ROOT = bytes(keys.KEY_BYTES)
 GREEDY = SamplingParams(temperature=0.0)
+# Whose draws may fail.
+FRAGILE = SamplingParams(temperature=0.0, top_k=11)
 # The text of each token, for guides.
 LETTERS = "abcdefg"
 _compiler = Compiler(Vocabulary(tuple(one.encode() for one in LETTERS), {}))
@@ -83,19 +85,21 @@ def state_after(state: int, token: int) -> int:
 
 
 def drawn(state: int, draw: Draw, tokens: Sequence[int]) -> int:
-    """The token that follows; it depends on everything that a draw may depend on."""
+    """The token that follows; it depends on everything that a draw may depend on. -1: none."""
     value = state
     if draw.sampling.temperature > 0:
         value = hash((value, draw.sampling.seed, draw.sample, draw.position))
     if draw.sampling.needs_history:
         value = hash((value, sum(tokens), sum(tokens[: draw.num_prompt_tokens])))
+    if draw.sampling.top_k == FRAGILE.top_k and value % 11 == 0:
+        return -1
     token = value % VOCABULARY
     while token in draw.banned or (draw.allowed and not draw.allowed[0] >> token & 1):
         token = (token + 1) % VOCABULARY
     return token
 
 
-# Without a reason where the guide has failed.
+# Without a reason where the guide or a draw has failed.
 Answer = tuple[list[int], FinishReason | None]
 
 
@@ -117,6 +121,8 @@ def naive(one: Request, sample: int, max_context: int) -> Answer:
             return answer, None
         draw = Draw(0, len(tokens), sample, one.sampling, (), len(one.prompt), banned, allowed)
         token = drawn(state, draw, tokens)
+        if token < 0:
+            return answer, None
         answer.append(token)
         asked.commit(key, [token])
         tokens.append(token)
@@ -171,7 +177,8 @@ class PageStore:
                     assert list(draw.history) == tokens
                 else:
                     assert not draw.history
-                sampled.append(Sampled(drawn(seen[-1].state, draw, tokens)))
+                token = drawn(seen[-1].state, draw, tokens)
+                sampled.append(Sampled(token, flaw="" if token >= 0 else "fragile"))
         self.num_computed += batch.num_tokens
         self.num_copies += len(batch.copies)
         self.num_moves += len(batch.moves)
@@ -322,9 +329,9 @@ class Simulation:
         return batch
 
     def _end_failed(self) -> None:
-        for id_ in self.scheduler.take_failures():
-            self.failed.add(id_)
-            self.open -= {one for one in self.open if one[0] == id_}
+        for failure in self.scheduler.take_failures():
+            self.failed.add(failure.request_id)
+            self.open -= {one for one in self.open if one[0] == failure.request_id}
 
     def run_step(self) -> Batch:
         """A step in which there is something to do."""
@@ -342,7 +349,7 @@ class Simulation:
     def check_answers(self, requests: Iterable[Request]) -> None:
         """Finished samples said what the naive loop says; aborted ones the beginning of it.
 
-        A request whose guide fails for one of its samples has failed, if that was reached.
+        A request whose guide or draw fails for one of its samples has failed, if that was reached.
         """
         for one in requests:
             told = [naive(one, index, self.limits.max_context) for index in range(one.num_samples)]

@@ -2,6 +2,7 @@
 
 from itertools import count
 
+from slipstream_engine.batch import Cause
 from slipstream_engine.guides.spec import Guide, GuideKind
 from slipstream_engine.loop import EngineLoop
 from slipstream_engine.messages import Abort, AbortSample, Step, Submit
@@ -59,6 +60,29 @@ def test_aborts_are_seen_in_the_next_load() -> None:
     loop.take(Abort("a"))
     load = loop.step().load
     assert (load.num_running, load.num_pages_used) == (0, 0)
+
+
+def test_a_draw_that_fails_ends_its_request_alone() -> None:
+    loop = _loop()
+    names = [f"fragile {number}" for number in range(9)]
+    for name in names:
+        prompt = range(len(name) + int(name[-1]))
+        loop.take(Submit(policy.request(name, prompt, 30, sampling=policy.FRAGILE, num_samples=2)))
+    loop.take(Submit(policy.request("solid", range(6), 20)))
+    steps: list[Step] = []
+    while not loop.is_idle:
+        steps.append(loop.step())
+    failures = [one for step in steps for one in step.failures]
+    assert len(failures) > 3
+    assert len({one.request_id for one in failures}) == len(failures)
+    assert all((one.message, one.cause) == ("fragile", Cause.DRAW) for one in failures)
+    progress = [one for step in steps for one in step.progress]
+    assert all(one.sampled.token >= 0 for one in progress)
+    told = [one for one in progress if one.request_id == "solid"]
+    assert [one.sampled.token for one in told] == policy.naive(
+        policy.request("solid", range(6), 20), 0, 64
+    )[0]
+    assert steps[-1].load.num_pages_used == 0
 
 
 def test_a_guide_that_fails_ends_its_request_alone_before_an_unchecked_token_is_told() -> None:

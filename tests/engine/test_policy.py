@@ -26,6 +26,7 @@ _SAMPLING = [
     SamplingParams(temperature=0.0),
     SamplingParams(temperature=1.0, seed=7),
     SamplingParams(temperature=0.5, seed=8, presence_penalty=0.5),
+    policy.FRAGILE,
 ]
 # Prompts are beginnings of two texts with a few other tokens: they share prefixes of any length.
 _prompts = st.builds(
@@ -229,10 +230,12 @@ def test_the_order_of_arrival_and_the_cache_change_no_token(
     requests: list[Request], limits: Limits, spare_pages: int
 ) -> None:
     num_pages = -(-_MAX_CONTEXT // limits.page_tokens) + spare_pages
-    # A guide that finds no token to end with fails in one sample, and takes the others with it.
+    # A guide that finds no token to end with fails in one sample, and takes the others with it;
+    # so does a draw that fails.
+    solid = [one for one in requests if one.sampling is not policy.FRAGILE]
     named = [
         replace(one, id=str(number), guide=one.guide if one.end_tokens else None)
-        for number, one in enumerate(requests)
+        for number, one in enumerate(solid)
     ]
     told = []
     for order in (named, named[::-1]):

@@ -144,22 +144,45 @@ def test_a_rank_that_is_killed_ends_every_request_and_the_process(
         assert "SIGKILL" in last.message
 
 
+def _with_head(model: Path, folder: Path, value: float) -> Path:
+    shutil.copytree(model, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"][7] = value
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
 @pytest.mark.slow
-def test_a_step_that_fails_ends_every_request_with_its_words(model: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(model, broken)
-    tensors = load_file(broken / "model.safetensors")
-    tensors["lm_head.weight"][:] = np.nan
-    save_file(tensors, broken / "model.safetensors")
-    with served.serving(served.config(broken), tmp_path) as engine:
-        with engine.client() as client:
-            asked = client.post(_CHAT, json={**_body(), "stream": False, "temperature": 1})
-        assert asked.status_code == 500
-        assert "the largest logit is nan" in asked.json()["error"]["message"]
-        assert engine.exit_code(20) == 1
-        last = engine.last_failure()
-        assert last is not None
-        assert "FloatingPointError" in last.message
+def test_a_request_whose_logits_are_no_numbers_ends_alone_and_is_counted(
+    model: Path, tmp_path: Path
+) -> None:
+    """Finite weights, each of them too large to be added up."""
+    broken = _with_head(model, tmp_path / "broken", 3e38)
+    with served.serving(served.config(broken), tmp_path) as engine, engine.client() as client:
+        for count, temperature in enumerate((0, 1, 0), 1):
+            asked = client.post(
+                _CHAT, json={**_body(), "stream": False, "temperature": temperature}
+            )
+            assert asked.status_code == 500
+            assert asked.json()["error"]["code"] == "draw_failed"
+            assert "the largest logit is" in asked.json()["error"]["message"]
+            metrics = client.get("/metrics").text
+            assert f'slipstream_draw_failures_total{{model_name="tiny"}} {count}.0' in metrics
+        assert client.get("/ready").status_code == 200
+        assert 'vllm:num_requests_running{model_name="tiny"} 0.0' in client.get("/metrics").text
+
+
+@pytest.mark.slow
+def test_weights_with_what_is_no_number_are_refused_at_the_start(
+    model: Path, tmp_path: Path
+) -> None:
+    broken = _with_head(model, tmp_path / "broken", np.nan)
+    engine = served.start(served.config(broken), tmp_path)
+    assert engine.exit_code(served.START_S) == 1
+    last = engine.last_failure()
+    assert last is not None
+    assert (last.reason, last.field) == ("ModelInvalid", "model.path")
+    assert "lm_head.weight" in last.message
 
 
 @pytest.mark.slow

@@ -33,6 +33,11 @@ def _tokens(
     return [one.token for one in sampler.sample(row.unsqueeze(0), [0] * len(draws), draws)]
 
 
+def _flaw(row: torch.Tensor, sampling: SamplingParams, **fields: Any) -> str:
+    (one,) = sampler.sample(row.unsqueeze(0), [0], [_draw(sampling, **fields)])
+    return one.flaw
+
+
 def _counts(sampling: SamplingParams, count: int = 4000, **fields: Any) -> Counter[int]:
     return Counter(_tokens(_LOGITS, sampling, range(count), **fields))
 
@@ -214,8 +219,7 @@ def test_where_nothing_that_is_allowed_can_be_drawn_nothing_else_is(
     params = SamplingParams(temperature=temperature, **fields)
     for row in (_LOGITS.where(_LOGITS != 2.0, -torch.inf), _LOGITS):
         allowed = _packed((3,) if row is not _LOGITS else (90,))
-        with pytest.raises(FloatingPointError):
-            _tokens(row, params, [0], allowed=allowed)
+        assert "FloatingPointError" in _flaw(row, params, allowed=allowed)
 
 
 def test_log_probabilities_are_those_of_the_raw_logits_under_a_guide_too() -> None:
@@ -333,8 +337,49 @@ def test_without_log_probabilities_there_are_none() -> None:
         assert one == Sampled(one.token)
 
 
-@pytest.mark.parametrize("fields", [{}, {"top_k": 3}, {"top_p": 0.5}], ids=str)
-def test_a_row_without_numbers_ends_the_step(fields: dict[str, Any]) -> None:
-    row = torch.full((100,), float("nan"))
-    with pytest.raises(FloatingPointError):
-        _tokens(row, SamplingParams(**fields), [0])
+_WAYS: list[dict[str, Any]] = [
+    {},
+    {"top_k": 3},
+    {"top_p": 0.5},
+    {"temperature": 0.0},
+    {"temperature": 0.0, "num_top_logprobs": 2},
+    {"temperature": 0.0, "repetition_penalty": 1.1},
+]
+
+
+@pytest.mark.parametrize("allowed", [b"", _packed(range(100))], ids=["free", "guided"])
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize("fields", _WAYS, ids=str)
+def test_a_row_with_what_is_no_number_has_a_flaw_in_place_of_a_token_and_the_others_go_on(
+    fields: dict[str, Any], number: float, allowed: bytes
+) -> None:
+    logits = torch.randn(3, 100, generator=torch.Generator().manual_seed(1))
+    logits[1, 7] = number
+    draw = _draw(SamplingParams(**fields), history=(5, 5), allowed=allowed)
+    told = sampler.sample(logits, [0, 1, 2], [draw] * 3)
+    assert [bool(one.flaw) for one in told] == [False, True, False]
+    assert told[1].token == -1
+    assert str(number) in told[1].flaw or "can be drawn" in told[1].flaw
+    assert [told[0], told[2]] == sampler.sample(logits[[0, 2]], [0, 1], [draw] * 2)
+
+
+def test_a_draw_that_fails_in_any_way_ends_no_other() -> None:
+    """A token that the row has no logit for: nobody asks for that, and the rank lives on."""
+    wrong = _draw(SamplingParams(logit_bias=((9, 1.0),)))
+    right = _draw(SamplingParams(temperature=0.0))
+    told = sampler.sample(_LOGITS.unsqueeze(0), [0, 0], [wrong, right])
+    assert told[0].flaw.startswith("IndexError")
+    assert told[1] == Sampled(1)
+
+
+def test_log_probabilities_are_the_same_by_any_number_of_threads() -> None:
+    row = torch.randn(1, 120_000, generator=torch.Generator().manual_seed(3)) * 4
+    draw = _draw(SamplingParams(seed=1, num_top_logprobs=5))
+    before, told = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3, 4):
+            torch.set_num_threads(count)
+            told.append(sampler.sample(row, [0], [draw]))
+    finally:
+        torch.set_num_threads(before)
+    assert all(one == told[0] for one in told)
