@@ -100,10 +100,9 @@ class _Rules:
         yield "calls: " + _row("call", some, lark.literal(spoken.section_end)).strip()
         yield f"call: {lark.either(self._calls)}"
         if (own := spoken.parameters) is not None:
-            # Lazy: the first closing tag in its place is the end.
-            frame = own.frame.replace("\n", "\\n")
             yield f"KEY: /{KEY_PATTERN}/"
-            yield f"raw[suffix={lark.literal(own.end.rstrip())}]: /(?s:.*){frame}/"
+            # Lazy: the first closing tag is the end, with the frame before it or without.
+            yield f"raw[suffix={lark.literal(own.end.rstrip())}]: /(?s:.*)/"
 
     def _call(self, tool: Tool, *, is_plain: bool) -> str:
         spoken = self._spoken

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from llguidance import LLMatcher
 
-from slipstream_engine.guides.compiled import Compiler
+from slipstream_engine.guides.compiled import Compiler, MaskBuffer
 from slipstream_engine.guides.spec import Guide
 from slipstream_engine.spec.draft import Draft, Key
 
@@ -35,11 +35,13 @@ class _Terms:
         min_tokens: int,
         size: int,
         beginning: LLMatcher,
+        buffer: MaskBuffer,
     ) -> None:
         self.guide = guide
         self.min_tokens = min_tokens
         self.size = size
         self.beginning = beginning
+        self.buffer = buffer
         self.end_tokens = frozenset(token for token in end_tokens if token < size)
         self.ends = sum(1 << token for token in self.end_tokens)
         self.all = (1 << size) - 1
@@ -57,13 +59,19 @@ class Matchers:
         self._terms: dict[str, _Terms] = {}
         self._guided: dict[str, dict[int, _Guided]] = {}
         self._failures: dict[str, str] = {}
+        # Made when the vocabulary is known for certain.
+        self._buffer: MaskBuffer | None = None
 
     def start(
         self, request_id: str, guide: Guide, end_tokens: frozenset[int], min_tokens: int
     ) -> None:
         beginning = self._compiler.compiled(guide)
         size = self._compiler.vocabulary_size
-        self._terms[request_id] = _Terms(guide, end_tokens, min_tokens, size, beginning)
+        if self._buffer is None:
+            self._buffer = MaskBuffer(size)
+        self._terms[request_id] = _Terms(
+            guide, end_tokens, min_tokens, size, beginning, self._buffer
+        )
         self._guided[request_id] = {}
 
     def legal(self, key: Key, draft: Draft) -> Draft:
@@ -227,15 +235,23 @@ class _Guided:
         if phase >= 0:
             # An answer that ends in its reasoning has no content.
             return terms.packed(terms.all & ~terms.ends)
-        allowed, may_end = 0, True
-        if phase != _OVER:
-            allowed = int.from_bytes(self._matcher.compute_bitmask(), "little")
-            self._checked(True)
-            may_end = bool(allowed >> terms.size & 1)
-            allowed &= terms.all
+        if phase == _OVER:
+            return self._with_ends(0, depth, may_end=True)
+        mask = terms.buffer.mask(self._matcher)
+        self._checked(True)
+        may_end = _has(mask, terms.size)
+        is_short = self._num_tokens + depth < terms.min_tokens
+        if not may_end and not is_short and phase == _CONTENT:
+            # Nearly always: as it came.
+            return mask
+        allowed = int.from_bytes(mask, "little") & terms.all
         if phase == _OPENING:
             allowed |= terms.opening
-        # End tokens are among the others where a client named one that is text.
+        return self._with_ends(allowed, depth, may_end=may_end)
+
+    def _with_ends(self, allowed: int, depth: int, *, may_end: bool) -> bytes:
+        """End tokens are among the others where a client named one that is text."""
+        terms = self._terms
         others = allowed & ~terms.ends
         if others and self._num_tokens + depth < terms.min_tokens:
             allowed = others
