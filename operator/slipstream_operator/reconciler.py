@@ -4,9 +4,10 @@ import base64
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from slipstream_operator import documents, kinds
 from slipstream_operator.cache import Cache, Key
@@ -21,6 +22,8 @@ from slipstream_operator.settings import Settings
 log = logging.getLogger(__name__)
 
 _TOKEN_BYTES = 32
+
+Write = Callable[[], Awaitable[None]]
 
 
 class Reconciler:
@@ -64,41 +67,43 @@ class Reconciler:
             self._refusals.pop(key, None)
             return None
         observed = self._cache.observe(key, self._refusals.get(key, {}))
-        now = datetime.now(UTC)
-        token = _fresh_token()
-        decided = plan(model, observed, self._settings, now, token)
-        refusals = await self._carry_out(key, decided)
-        if refusals != observed.refusals:
-            self._refusals[key] = refusals
-            told = plan(model, replace(observed, refusals=refusals), self._settings, now, token)
-            decided = replace(decided, status=told.status, events=told.events)
-        await self._report(key, model, decided)
-        if refusals:
-            what, refusal = next(iter(refusals.items()))
+        decide = partial(
+            plan, settings=self._settings, now=datetime.now(UTC), fresh_token=_fresh_token()
+        )
+        decided = decide(model, observed)
+        removals = self._removals(key, decided)
+        refused = await _attempt(self._writes(key, decided))
+        # The status does not wait for deletions, which may be many. What was refused of them last
+        # time counts until they were tried again.
+        told = refused | {what: r for what, r in observed.refusals.items() if what in removals}
+        self._refusals[key] = told
+        seen = replace(observed, refusals=told)
+        model = await self._report(
+            key, model, decided if told == observed.refusals else decide(model, seen)
+        )
+        refused |= await _attempt(removals)
+        self._refusals[key] = refused
+        if refused != told:
+            await self._report(key, model, decide(model, replace(observed, refusals=refused)))
+        if refused:
+            what, refusal = next(iter(refused.items()))
             raise RefusedError(refusal.code, f"{what}: {refusal.message}")
         return decided.requeue_after_s
 
-    async def _carry_out(self, key: Key, decided: Plan) -> dict[str, Refusal]:
-        """Writes in order. A refused one does not keep the others from being written."""
-        refusals: dict[str, Refusal] = {}
+    def _writes(self, key: Key, decided: Plan) -> dict[str, Write]:
+        """What is made and changed, in order."""
+        creations: dict[str, Write] = {
+            _what(d): partial(self._create, key, d) for d in decided.create
+        }
+        return creations | {_what(d): partial(self._apply, key, d) for d in decided.apply}
 
-        async def attempt(what: str, write: Awaitable[None]) -> None:
-            try:
-                await write
-            except RefusedError as error:
-                refusals[what] = Refusal(error.code, error.message)
-                log.warning("refused %s: %s", what, error)
-
-        for document in decided.create:
-            await attempt(_what(document), self._create(key, document))
-        for document in decided.apply:
-            await attempt(_what(document), self._apply(key, document))
-        for ref in decided.delete:
-            # Named apart: a Pod that must not be deleted says nothing against its template.
-            await attempt(f"deletion of {ref.kind}/{ref.name}", self._delete(key, ref))
-        for withdrawal in decided.withdraw:
-            await attempt(str(withdrawal), self._withdraw(key, withdrawal))
-        return refusals
+    def _removals(self, key: Key, decided: Plan) -> dict[str, Write]:
+        # Named apart: a Pod that must not be deleted says nothing against its template.
+        deletions: dict[str, Write] = {
+            f"deletion of {ref.kind}/{ref.name}": partial(self._delete, key, ref)
+            for ref in decided.delete
+        }
+        return deletions | {str(w): partial(self._withdraw, key, w) for w in decided.withdraw}
 
     async def _apply(self, key: Key, document: Document) -> None:
         self._on_written(key, await self._cluster.apply(document))
@@ -123,16 +128,19 @@ class Reconciler:
                 document = {"apiVersion": kind.api_version, "kind": kind.kind, **present}
                 self._on_written(key, document)
 
-    async def _report(self, key: Key, model: Document, decided: Plan) -> None:
+    async def _report(self, key: Key, model: Document, decided: Plan) -> Document:
+        """Write the status, where it differs; the model with it."""
         if decided.status is None:
-            return
-        self._on_written(key, await self._cluster.write_status(model, decided.status))
+            return model
+        told = await self._cluster.write_status(model, decided.status)
+        self._on_written(key, told)
         for event in decided.events:
             try:
                 await self._cluster.create(self._event(model, event))
             except (ConflictError, RefusedError) as error:
                 # An event is a courtesy; a namespace that goes away takes none.
                 log.info("no event for %s: %s", documents.name(model), error)
+        return told
 
     def _event(self, model: Document, event: Event) -> Document:
         return {
@@ -157,6 +165,18 @@ class Reconciler:
             "reportingController": "slipstream.dev/operator",
             "reportingInstance": self._instance[:128],
         }
+
+
+async def _attempt(writes: Mapping[str, Write]) -> dict[str, Refusal]:
+    """Each in turn. A refused one does not keep the others from being written."""
+    refusals: dict[str, Refusal] = {}
+    for what, write in writes.items():
+        try:
+            await write()
+        except RefusedError as error:
+            refusals[what] = Refusal(error.code, error.message)
+            log.warning("refused %s: %s", what, error)
+    return refusals
 
 
 def _what(document: Document) -> str:

@@ -90,13 +90,13 @@ def route(*gateways: str) -> Document:
     return {**made, "metadata": metadata, "status": {"gateways": entries}}
 
 
-def reconcile(api: Refusing, *objects: Document, after_s: float = 0.0) -> None:
+def start(api: Refusing, *objects: Document, after_s: float = 0.0) -> tuple[Cache, Reconciler]:
     now = 0.0
     cache = Cache(lambda: now)
     for document in objects:
         cache.feed(kinds.of(document), document)
     now = after_s
-    reconciler = Reconciler(
+    return cache, Reconciler(
         cast(Cluster, api),
         cache,
         world.settings(),
@@ -104,6 +104,10 @@ def reconcile(api: Refusing, *objects: Document, after_s: float = 0.0) -> None:
         instance="test",
         on_written=lambda *_: None,
     )
+
+
+def reconcile(api: Refusing, *objects: Document, after_s: float = 0.0) -> None:
+    _, reconciler = start(api, *objects, after_s=after_s)
     asyncio.run(reconciler.reconcile(KEY))
 
 
@@ -123,9 +127,8 @@ def test_a_refused_secret_is_told_and_keeps_no_other_write_back() -> None:
     assert "quota" in message
 
 
-def test_a_refused_deletion_is_told_and_is_no_fault_of_the_template() -> None:
-    api = Refusing("delete", "Pod")
-    finished: Document = {
+def finished_pod() -> Document:
+    return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -140,6 +143,11 @@ def test_a_refused_deletion_is_told_and_is_no_fault_of_the_template() -> None:
         "spec": {},
         "status": {"phase": "Failed"},
     }
+
+
+def test_a_refused_deletion_is_told_and_is_no_fault_of_the_template() -> None:
+    api = Refusing("delete", "Pod")
+    finished = finished_pod()
     with pytest.raises(RefusedError):
         reconcile(api, world.model(), finished)
     status = api.statuses[-1]
@@ -149,7 +157,28 @@ def test_a_refused_deletion_is_told_and_is_no_fault_of_the_template() -> None:
     assert documents.name(finished) in message
 
 
+def test_the_status_does_not_wait_for_deletions() -> None:
+    """A scale-down from 64 took 20 s, in which the status told what no longer mattered."""
+    api = Refusing("", "")
+    reconcile(api, world.model(), finished_pod())
+    deletion = api.taken.index(("delete", "Pod"))
+    assert api.taken.index(("status", "InferenceModel")) < deletion
+    assert len(api.statuses) == 1
+
+
 HOOK = 'Internal error occurred: failed calling webhook "w": service "nope" not found'
+
+
+def test_a_refusal_of_the_last_pass_is_told_until_its_deletion_was_tried_again() -> None:
+    api = Refusing("delete", "Pod")
+    cache, reconciler = start(api, world.model(), finished_pod())
+    for _ in range(2):
+        with pytest.raises(RefusedError):
+            asyncio.run(reconciler.reconcile(KEY))
+        cache.feed(kinds.MODEL, {**world.model(), "status": api.statuses[-1]})
+    told = [reason(status, "Degraded")[0] for status in api.statuses]
+    # Before the first deletion nothing was known; the second pass has nothing new to say.
+    assert told == ["Healthy", "WriteRefused"]
 
 
 def test_a_webhook_that_does_not_answer_is_told_and_is_no_fault_of_the_template() -> None:

@@ -123,10 +123,10 @@ class World:
         """One pass as single writes, in order; an operator may die between any two."""
         result: list[tuple[str, Any]] = [("create", d) for d in decided.create]
         result += [("apply", d) for d in decided.apply]
-        result += [("delete", r) for r in decided.delete]
-        result += [("withdraw", w) for w in decided.withdraw]
         if decided.status is not None:
             result.append(("status", decided.status))
+        result += [("delete", r) for r in decided.delete]
+        result += [("withdraw", w) for w in decided.withdraw]
         return result
 
     def carry_out(self, verb: str, what: Any, name: str = "coder") -> None:
