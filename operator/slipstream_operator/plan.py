@@ -13,7 +13,16 @@ from pydantic import ValidationError
 from slipstream_api import names
 from slipstream_api.conditions import ConditionType, Reason, find
 from slipstream_api.inferencemodel import InferenceModelSpec, Resolved, Scaling
-from slipstream_operator import children, claims, documents, gateways, revisions, rollout, rotation
+from slipstream_operator import (
+    children,
+    claims,
+    diagnosis,
+    documents,
+    gateways,
+    revisions,
+    rollout,
+    rotation,
+)
 from slipstream_operator import status as statuses
 from slipstream_operator.documents import Document, Ref
 from slipstream_operator.gateways import Withdrawal
@@ -113,7 +122,12 @@ def plan(
     token = _token(model, observed, settings, now, fresh_token)
     is_new = observed.token is None
     unwanted = (*step.delete, *_garbage(observed, goal, step, settings))
-    waits_s = [s for s in (step.requeue_after_s, token.due_after_s) if s is not None]
+    due_s = (
+        step.requeue_after_s,
+        token.due_after_s,
+        diagnosis.due_after_s(observed.pods, now),
+    )
+    waits_s = [s for s in due_s if s is not None]
     writes = Plan(
         create=(token.secret,) if is_new else (),
         apply=_changed(wanted if is_new else [token.secret, *wanted], observed),
@@ -121,11 +135,13 @@ def plan(
         withdraw=gateways.withdrawals(observed.route, observed.entries),
         requeue_after_s=min(waits_s, default=None),
     )
-    return _finish(model, observed, now, goal, accepted, writes)
+    leaving = frozenset(documents.name(p) for p in step.delete if not documents.is_finished(p))
+    return _finish(model, observed, now, goal, accepted, writes, leaving)
 
 
 def _goal(model: Document, observed: Observed, settings: Settings) -> tuple[_Goal | None, Verdict]:
-    """The revision to run; an invalid spec keeps the one that requests go to."""
+    """The revision to run; an invalid spec keeps the one that requests go to (or would go to,
+    where somebody deleted the route)."""
     try:
         spec = InferenceModelSpec.model_validate(model.get("spec"))
         rendered = revisions.resolve(
@@ -142,7 +158,7 @@ def _goal(model: Document, observed: Observed, settings: Settings) -> tuple[_Goa
     else:
         goal = _Goal(rendered, revisions.spec_hash(spec), spec.scaling.replicas)
         return goal, Verdict("True", Reason.VALID, "the spec is valid")
-    routed = rollout.routed_revision(observed.route)
+    routed = rollout.serving_revision(observed.route, observed.pods)
     document = revisions.by_name(observed.revisions, routed) if routed else None
     kept = revisions.read(document) if document else None
     if kept is None:
@@ -305,6 +321,7 @@ def _finish(
     goal: _Goal | None,
     accepted: Verdict,
     writes: Plan,
+    leaving: frozenset[str] = frozenset(),
 ) -> Plan:
     """The plan with what the status says of the snapshot."""
     before = statuses.previous(model)
@@ -324,9 +341,11 @@ def _finish(
             pods=observed.pods,
             accepted=accepted,
             target=goal.rendered.revision if goal is not None and is_runnable else None,
-            routed=rollout.routed_revision(observed.route),
+            routed=rollout.serving_revision(observed.route, observed.pods),
+            has_route=observed.route is not None,
             desired=goal.desired if goal is not None else 0,
             refusal=next(iter(sorted(observed.refusals.items())), None),
+            leaving=leaving,
             resolved=resolved,
         ),
         now,

@@ -4,6 +4,7 @@ The new revision comes up beside the old one; requests move when it can carry th
 leaves after every gateway knows. Knows Pods and a route, not how either is written.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,6 +58,20 @@ def routed_revision(route: Document | None) -> str | None:
         if track.get("name") == names.TRACK_STABLE:
             return str(track.get("revision"))
     return None
+
+
+def serving_revision(route: Document | None, pods: Iterable[Document]) -> str | None:
+    """The revision that requests go to. A route that was deleted by hand is made again for the one
+    that carried them: that with the most ready Pods."""
+    if route is not None:
+        return routed_revision(route)
+    ready = Counter(
+        revision
+        for p in pods
+        if documents.is_ready(p)
+        and (revision := documents.label(p, names.LABEL_REVISION)) is not None
+    )
+    return max(ready, key=lambda revision: (ready[revision], revision), default=None)
 
 
 def _tracks(route: Document | None) -> Sequence[Document]:
@@ -120,7 +135,8 @@ def next_step(fleet: Fleet, now: datetime) -> Step:
 def _drain(fleet: Fleet, now: datetime) -> _Drain:
     route = fleet.route
     if route is None:
-        return _Drain(None, frozenset(), None, True, 0.0)
+        serving = serving_revision(None, fleet.pods)
+        return _Drain(serving, frozenset(), None, True, 0.0)
     pods = frozenset(str(p) for t in _tracks(route) for p in t.get("drainingPods") or [])
     since = documents.annotation(route, children.ANNOTATION_DRAINING_SINCE)
     age_s = documents.seconds_since(since, now)

@@ -37,8 +37,10 @@ class Facts:
     accepted: Verdict
     target: str | None
     routed: str | None
+    has_route: bool  # False beside `routed`: what served before somebody deleted the route
     desired: int
     refusal: tuple[str, Refusal] | None  # a refused child and why
+    leaving: frozenset[str]  # Pods whose end is decided: what ails them says nothing any more
     resolved: Resolved | None
 
 
@@ -64,7 +66,7 @@ def compute(facts: Facts, now: datetime) -> dict[str, Any]:
         (ConditionType.ACCEPTED, facts.accepted),
         (ConditionType.PROGRESSING, _progressing(facts, everyone)),
         (ConditionType.DEGRADED, _degraded(facts, finding)),
-        (ConditionType.READY, _ready(facts, finding)),
+        (ConditionType.READY, _ready(facts, finding, now)),
     ):
         conditions = upsert(
             conditions,
@@ -106,18 +108,22 @@ def _finding(facts: Facts, now: datetime) -> Finding | None:
         )
         return Finding(reason, f"{what}: {refusal.message}")
     for revision in dict.fromkeys((facts.target, facts.routed)):
-        if revision is None:
-            continue
-        pods = [
-            p
-            for p in facts.pods
-            if documents.label(p, names.LABEL_REVISION) == revision
-            and not documents.is_terminating(p)
-        ]
-        found = diagnosis.worst(pods, now)
+        found = diagnosis.worst(_staying(facts, revision), now)
         if found is not None:
             return found
     return None
+
+
+def _staying(facts: Facts, revision: str | None) -> list[Document]:
+    """The Pods of a revision that are to run on, and those that ended by themselves."""
+    return [
+        p
+        for p in facts.pods
+        if revision is not None
+        and documents.label(p, names.LABEL_REVISION) == revision
+        and not documents.is_terminating(p)
+        and documents.name(p) not in facts.leaving
+    ]
 
 
 def _counts(facts: Facts, revision: str | None) -> tuple[int, int]:
@@ -125,7 +131,7 @@ def _counts(facts: Facts, revision: str | None) -> tuple[int, int]:
     return sum(documents.is_ready(p) for p in pods), len(pods)
 
 
-def _ready(facts: Facts, finding: Finding | None) -> Verdict:
+def _ready(facts: Facts, finding: Finding | None, now: datetime) -> Verdict:
     ready, total = _counts(facts, facts.target)
     still = _still_serving(facts)
     if facts.target is None:
@@ -133,17 +139,27 @@ def _ready(facts: Facts, finding: Finding | None) -> Verdict:
     if facts.desired == 0:
         return Verdict("False", Reason.SCALED_TO_ZERO, "scaling.replicas is 0")
     progress = f"{min(ready, facts.desired)} of {facts.desired} replicas ready"
-    is_routed = facts.routed == facts.target
+    is_routed = facts.has_route and facts.routed == facts.target
     if is_routed and ready >= facts.desired and facts.accepted.reason is not Reason.INVALID_SPEC:
+        if facts.accepted.reason is Reason.NAME_TAKEN:
+            # What runs is whole, but whoever asks for the taken name gets another model.
+            own = names.qualified_name(*documents.where(facts.model))
+            message = f"{progress}, reached as {own}; {facts.accepted.message}"
+            return Verdict("False", Reason.NAME_TAKEN, message)
         return Verdict("True", Reason.ALL_REPLICAS_READY, progress)
     if finding is not None:
         return Verdict("False", finding.reason, f"{progress}; {finding.message}{still}")
+    if facts.routed is not None and not facts.has_route:
+        return Verdict("False", Reason.STARTING, f"{progress}; the route is being made{still}")
+    words = diagnosis.waiting(_staying(facts, facts.target), now)
+    waits = f"; {words}" if words is not None else ""
     if not is_routed and facts.routed is not None:
-        return Verdict("False", Reason.REPLACING, f"{progress} of revision {facts.target}{still}")
+        message = f"{progress} of revision {facts.target}{waits}{still}"
+        return Verdict("False", Reason.REPLACING, message)
     if ready == 0:
         reason = Reason.STARTING if total or not _was_ready(facts) else Reason.NO_READY_REPLICA
-        return Verdict("False", reason, progress)
-    return Verdict("False", Reason.SOME_REPLICAS_UNREADY, progress)
+        return Verdict("False", reason, progress + waits)
+    return Verdict("False", Reason.SOME_REPLICAS_UNREADY, progress + waits)
 
 
 def _was_ready(facts: Facts) -> bool:

@@ -91,6 +91,15 @@ def test_a_model_that_goes_wakes_those_that_want_its_names() -> None:
     assert woken == {(world.NAMESPACE, "a"), (world.NAMESPACE, "b")}
 
 
+def test_a_deleted_route_wakes_its_model() -> None:
+    cache = Cache(lambda: 0.0)
+    cache.feed(kinds.MODEL, world.model())
+    route = {**pod("coder", 5), "apiVersion": kinds.ROUTE.api_version, "kind": "ModelRoute"}
+    cache.feed(kinds.ROUTE, route)
+    gone = {**pod("coder", 6), "apiVersion": kinds.ROUTE.api_version, "kind": "ModelRoute"}
+    assert cache.take(kinds.ROUTE, gone, deleted=True) == {(world.NAMESPACE, "coder")}
+
+
 def test_a_model_that_gives_up_a_name_wakes_those_that_want_it() -> None:
     cache = Cache(lambda: 0.0)
     for number, (name, aliases) in enumerate((("a", ["x"]), ("b", ["x"]), ("a", []))):

@@ -110,6 +110,8 @@ def test_everything_that_a_pod_is_made_from_changes_the_spec_hash() -> None:
         spec(model={"source": "file:///other.gguf"}),
         spec(model={"source": "file:///m.gguf", "revision": "2"}),
         spec(model={"source": "file:///m.gguf", "maxContext": 4096}),
+        spec(model={"source": "file:///m.gguf", "toolCallFormat": "hermes"}),
+        spec(model={"source": "file:///m.gguf", "reasoningFormat": "none"}),
         spec(engine={"image": "x"}),
         spec(podTemplate={"metadata": {"labels": {"a": "b"}}}),
     ]
@@ -136,6 +138,21 @@ def test_the_engine_can_read_what_it_is_given() -> None:
     assert (config.model.namespace, config.model.name) == ("agents", "coder")
     assert config.revision == rendered.revision
     assert config.model.path == "/m.gguf"
+
+
+def test_the_engine_is_told_the_formats_that_the_user_chose() -> None:
+    chosen = {"toolCallFormat": "qwen3_coder", "reasoningFormat": "think"}
+    rendered = template.render(
+        "agents",
+        "coder",
+        spec(model={"source": "file:///m.gguf", **chosen}),
+        world.settings(),
+    )
+    config = parse(EngineConfig, rendered.engine_config, origin="test")
+    assert config.model.model_dump(include={"tool_call_format", "reasoning_format"}) == {
+        "tool_call_format": "qwen3_coder",
+        "reasoning_format": "think",
+    }
 
 
 def test_a_template_cannot_take_the_pods_identity_away() -> None:
@@ -280,7 +297,8 @@ def test_a_ready_pod_is_no_failure_whatever_happened_before() -> None:
     [
         (9, "2026-11-01T11:59:00Z", Reason.CRASH_LOOP),
         (9, "2026-11-01T11:50:01Z", Reason.CRASH_LOOP),
-        (1, "2026-11-01T11:59:00Z", Reason.CONTAINER_FAILED),
+        (1, "2026-11-01T11:59:01Z", Reason.CONTAINER_FAILED),
+        (1, "2026-11-01T11:59:00Z", None),
         (9, "2026-11-01T11:50:00Z", None),
         (1, "2026-10-20T11:50:00Z", None),
     ],
@@ -297,6 +315,142 @@ def test_restarts_of_long_ago_are_no_crash_loop(
     }
     finding = diagnosis.explain(pod(container), world.START)
     assert (finding.reason if finding is not None else None) == reason
+
+
+@pytest.mark.parametrize(
+    ("unready_since", "restarts", "reason"),
+    [
+        # Ready until the crash, or not yet again since: the crash is why.
+        ("2026-11-01T11:59:30Z", 1, Reason.CONTAINER_FAILED),
+        ("2026-11-01T11:59:32Z", 1, Reason.CONTAINER_FAILED),
+        # Ready in the present run until a moment ago: an outage, a slow probe, not the crash.
+        ("2026-11-01T11:59:50Z", 1, None),
+        ("2026-11-01T11:59:50Z", 9, None),
+    ],
+)
+def test_a_crash_before_a_run_that_was_ready_is_not_why_it_is_not_ready_now(
+    unready_since: str, restarts: int, reason: Reason | None
+) -> None:
+    container = {
+        "name": "engine",
+        "restartCount": restarts,
+        "state": {"running": {"startedAt": "2026-11-01T11:59:30Z"}},
+        "lastState": {"terminated": {"exitCode": 137, "finishedAt": "2026-11-01T11:59:28Z"}},
+    }
+    unready = {"type": "Ready", "status": "False", "lastTransitionTime": unready_since}
+    finding = diagnosis.explain(pod(container, unready), world.START)
+    assert (finding.reason if finding is not None else None) == reason
+
+
+def starting(**container: Any) -> dict[str, Any]:
+    """A Pod of ours whose engine runs for five minutes and is not ready."""
+    document = pod(
+        {
+            "name": "engine",
+            "ready": False,
+            "started": False,
+            "state": {"running": {"startedAt": "2026-11-01T11:55:00Z"}},
+            **container,
+        }
+    )
+    rendered = template.render("agents", "coder", spec(), world.settings())
+    document["spec"] = rendered.pod_template["spec"]
+    document["status"]["startTime"] = "2026-11-01T11:54:00Z"
+    return document
+
+
+@pytest.mark.parametrize(
+    ("container", "words"),
+    [
+        ({}, "does not answer GET /health yet"),
+        ({"started": True}, "container engine runs since 2026-11-01T11:55:00Z and does not"),
+        ({"started": True}, "does not answer GET /ready"),
+        (
+            {"lastState": {"terminated": {"exitCode": 143, "finishedAt": "2026-11-01T11:54:59Z"}}},
+            "GET /health yet; before: exit code 143",
+        ),
+        (
+            {"state": {"waiting": {"reason": "ContainerCreating"}}},
+            "waits for ContainerCreating since 2026-11-01T11:54:00Z",
+        ),
+        ({"state": {"running": {"startedAt": "2026-11-01T11:59:01Z"}}}, None),
+        ({"ready": True}, None),
+    ],
+)
+def test_a_long_start_is_told_with_what_it_waits_for(
+    container: dict[str, Any], words: str | None
+) -> None:
+    document = starting(**container)
+    assert diagnosis.explain(document, world.START) is None
+    told = diagnosis.waiting([document], world.START)
+    assert told is None if words is None else words in (told or "")
+
+
+def test_an_init_container_that_takes_long_is_named() -> None:
+    document = starting(state={"waiting": {"reason": "PodInitializing"}})
+    running = {"running": {"startedAt": "2026-11-01T11:55:00Z"}}
+    document["status"]["initContainerStatuses"] = [{"name": "fetch", "state": running}]
+    told = diagnosis.waiting([document], world.START)
+    assert told == "pod p: init container fetch runs since 2026-11-01T11:55:00Z"
+
+
+@pytest.mark.parametrize(
+    ("began", "due_s"),
+    [
+        ("2026-11-01T11:59:50Z", 50.0),
+        ("2026-11-01T11:58:00Z", 480.0),
+        ("2026-11-01T11:49:00Z", None),
+    ],
+)
+def test_a_pass_comes_when_time_alone_changes_what_is_said(began: str, due_s: float | None) -> None:
+    document = starting(state={"running": {"startedAt": began}})
+    document["status"]["startTime"] = "2026-11-01T11:40:00Z"
+    assert diagnosis.due_after_s([document], world.START) == due_s
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "prefix"),
+    [
+        ("fetch", "initContainerStatuses", "init container fetch: "),
+        ("logs", "containerStatuses", "container logs: "),
+        ("engine", "containerStatuses", ""),
+    ],
+)
+def test_a_failing_container_is_named_unless_it_is_the_engine(
+    name: str, where: str, prefix: str
+) -> None:
+    ended = {"terminated": {"exitCode": 1, "message": "no such host"}}
+    document = pod({"name": "engine", "state": {"waiting": {"reason": "PodInitializing"}}})
+    document["status"][where] = [{"name": name, "state": ended}]
+    finding = diagnosis.explain(document, world.START)
+    assert finding is not None
+    assert finding.message == f"{prefix}exit code 1 (Error), restarts: 0: no such host"
+
+
+def test_an_init_container_that_needed_many_attempts_and_is_done_is_no_failure() -> None:
+    document = pod({"name": "engine", "state": {"waiting": {"reason": "PodInitializing"}}})
+    document["status"]["initContainerStatuses"] = [
+        {"name": "fetch", "restartCount": 5, "state": {"terminated": {"exitCode": 0}}}
+    ]
+    assert diagnosis.explain(document, world.START) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "path"),
+    [
+        ("model.path", "spec.model.source"),
+        ("model.maxContext", "spec.model.maxContext"),
+        ("server.port", "server.port"),
+    ],
+)
+def test_a_field_of_the_engine_is_told_by_the_path_that_its_user_knows(
+    field: str, path: str
+) -> None:
+    told = f'{{"reason": "ModelInvalid", "message": "no", "field": "{field}"}}'
+    ended = pod({"state": {"terminated": {"exitCode": 1, "message": told}}})
+    finding = diagnosis.explain(ended, world.START)
+    assert finding is not None
+    assert finding.message == f"no ({path})"
 
 
 def test_a_container_that_the_kubelet_holds_back_is_a_loop_whatever_the_time() -> None:

@@ -25,6 +25,7 @@ events = st.one_of(
     st.tuples(st.just("source"), st.integers(0, 2)),
     st.tuples(st.just("invalid"), st.just(0)),
     st.tuples(st.just("acknowledge"), st.just(0)),
+    st.tuples(st.just("unroute"), st.just(0)),
     st.tuples(st.just("sync"), st.just(0)),
     st.tuples(st.just("time"), st.integers(1, 40)),
 )
@@ -55,6 +56,8 @@ def happen(world: World, what: str, number: int) -> None:
         world.acknowledge()
     elif what == "sync":
         world.sync()
+    elif what == "unroute":
+        world.objects.pop(("ModelRoute", "coder"), None)
     else:
         world.now += timedelta(seconds=number)
 
@@ -155,3 +158,18 @@ def test_a_settled_model_is_left_alone() -> None:
     world.sync()
     decided = world.plan()
     assert (decided.create, decided.apply, decided.delete, decided.status) == ((), (), (), None)
+
+
+def test_a_route_that_is_deleted_while_a_new_revision_starts_leads_to_the_old_one_again() -> None:
+    world = new_world()
+    world.settle()
+    before = routed_ready(world)
+    world.edit(model={"source": SOURCES[1]})
+    world.reconcile()
+    happen(world, "unroute", 0)
+    for _ in range(3):
+        world.reconcile()
+        assert routed_ready(world) == before
+    world.settle()
+    assert len(routed_ready(world)) == 1
+    assert routed_ready(world) != before
