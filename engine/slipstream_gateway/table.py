@@ -24,7 +24,8 @@ class TrackSpec:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the gateway uses of one ModelRoute. `created_at` is RFC 3339: it sorts as text."""
+    """What the gateway uses of one ModelRoute. `created_at` is RFC 3339: it sorts as text.
+    `is_gone`: deleted, and followed for a moment longer."""
 
     namespace: str
     name: str
@@ -33,6 +34,7 @@ class Route:
     created_at: str
     names: tuple[str, ...]
     tracks: tuple[TrackSpec, ...]
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,12 @@ def build(routes: Iterable[Route], slices: Iterable[ServiceSlice]) -> RoutingTab
 
     A qualified name always leads to its own model. Any other name that several routes claim
     belongs to the oldest of them (then the first by namespace/name), so that all gateways agree
-    also while the operator has not yet settled the contest.
+    also while the operator has not yet settled the contest. A deleted route keeps no name that
+    another one has.
     """
-    ordered = sorted(routes, key=lambda route: (route.created_at, route.namespace, route.name))
+    ordered = sorted(
+        routes, key=lambda route: (route.is_gone, route.created_at, route.namespace, route.name)
+    )
     owner: dict[str, Route] = {
         names.qualified_name(route.namespace, route.name): route for route in ordered
     }

@@ -125,6 +125,24 @@ class View:
             if seen is not None:
                 items[done.namespace, done.name] = replace(seen, acknowledged=done.generation)
 
+    def hold_route(self, scope: str, key: Key) -> Route | None:
+        """A route was deleted: follow it on, until `let_go`, behind all others that claim its
+        names. None: it was not known."""
+        seen = self.routes.scopes[scope].get(key)
+        if seen is None:
+            return None
+        held = replace(seen.route, is_gone=True)
+        self.routes.set(scope, key, SeenRoute(held, acknowledged=held.generation))
+        self.stale.set()
+        return held
+
+    def let_go(self, scope: str, key: Key, held: Route) -> None:
+        """Follow a deleted route no longer, unless it was made again or has gone meanwhile."""
+        seen = self.routes.scopes[scope].get(key)
+        if seen is not None and seen.route is held:
+            self.routes.set(scope, key, None)
+            self.stale.set()
+
     def token(self, namespace: str) -> str | None:
         """What engines of this namespace believe; None before it had a Secret.
 

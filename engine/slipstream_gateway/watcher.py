@@ -19,6 +19,9 @@ log = logging.getLogger("slipstream.gateway.watcher")
 
 _BACKOFF_MIN_S = 0.2
 _BACKOFF_MAX_S = 10.0
+# How long a deleted route is followed on. The operator makes one that a person deleted again within
+# a second; after the deletion of a model its names answer so much longer, with a 503 at last.
+_HOLD_S = 3.0
 
 
 class _Sink(Protocol):
@@ -92,10 +95,20 @@ class Watcher:
 
     async def _watch(self, door: Cluster, feed: _Feed, scope: str, version: str) -> None:
         async for is_there, document in door.watch(feed.kind, scope, version):
+            if feed.kind is cluster.ROUTES and not is_there:
+                self._hold(scope, _key(document))
+                continue
             item = self._parse(feed, document) if is_there else None
             feed.sink.set(scope, _key(document), item)
             self._metrics.note_contact(feed.kind.name)
             self._view.stale.set()
+
+    def _hold(self, scope: str, key: Key) -> None:
+        held = self._view.hold_route(scope, key)
+        if held is not None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_HOLD_S, self._view.let_go, scope, key, held)
+        self._metrics.note_contact(cluster.ROUTES.name)
 
     def _parse(self, feed: _Feed, document: Document) -> Any:
         try:

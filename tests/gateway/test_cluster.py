@@ -156,6 +156,31 @@ async def test_two_gateways_take_over_and_acknowledge_every_generation(place: Pl
             assert await ask(client, second.url) == 200
 
 
+async def test_a_route_that_is_deleted_and_made_again_is_never_missed(place: Place) -> None:
+    async with reachable_engine("a") as a:
+        place.put_token(current="one")
+        place.put_slice("stable", {"a": a.port})
+        place.put_route({"stable": 10_000})
+        async with running(place, "gw-1") as gateway, aiohttp.ClientSession() as client:
+            coder = (place.namespace, "coder")
+            store = gateway.gateway.view.routes
+
+            def is_gone() -> bool | None:
+                seen = store.scopes[place.namespace].get(coder)
+                return None if seen is None else seen.route.is_gone
+
+            place.api.send("DELETE", f"{place.routes}/coder")
+            await eventually(lambda: is_gone() is True, "the gateway knows")
+            assert await ask(client, gateway.url) == 200
+            place.put_route({"stable": 10_000})
+            await eventually(lambda: is_gone() is False, "it is there again")
+            assert await ask(client, gateway.url) == 200
+            await eventually(lambda: place.acknowledged() == {"gw-1": 1}, "the new one is known")
+            place.api.send("DELETE", f"{place.routes}/coder")
+            await eventually(lambda: is_gone() is None, "one that stays away is let go")
+            assert await ask(client, gateway.url) == 404
+
+
 async def test_a_route_that_is_made_anew_is_acknowledged_anew(place: Place) -> None:
     place.put_token(current="one")
     place.put_route({"stable": 10_000})

@@ -171,6 +171,46 @@ def test_only_a_generation_that_is_in_use_is_acknowledged() -> None:
     assert len(view.unacknowledged()) == 1, "somebody took the entry away"
 
 
+def followed(*names: str) -> View:
+    view = View([SCOPE])
+    view.tokens.replace(SCOPE, {})
+    view.slices.replace(SCOPE, {})
+    routes = {("agents", name): SeenRoute(route(name=name), None) for name in names}
+    view.routes.replace(SCOPE, routes)
+    view.refresh()
+    return view
+
+
+def test_a_deleted_route_is_followed_until_it_is_let_go() -> None:
+    view, key = followed("coder"), ("agents", "coder")
+    held = view.hold_route(SCOPE, key)
+    assert held is not None
+    view.refresh()
+    assert "coder" in view.table.by_name
+    assert view.unacknowledged() == [], "there is no object that would take it"
+    view.let_go(SCOPE, key, held)
+    assert view.stale.is_set()
+    view.refresh()
+    assert view.table.by_name == {}
+    assert view.hold_route(SCOPE, key) is None
+
+
+def test_a_route_that_was_made_again_is_not_let_go() -> None:
+    view, key = followed("coder"), ("agents", "coder")
+    first = view.hold_route(SCOPE, key)
+    assert first is not None
+    view.routes.set(SCOPE, key, SeenRoute(route(), None))
+    view.let_go(SCOPE, key, first)
+    second = view.hold_route(SCOPE, key)
+    view.let_go(SCOPE, key, first)
+    view.refresh()
+    assert "coder" in view.table.by_name, "the second deletion has a time of its own"
+    assert second is not None
+    view.let_go(SCOPE, key, second)
+    view.refresh()
+    assert view.table.by_name == {}
+
+
 def test_a_refresh_says_whether_the_table_changed() -> None:
     view = View([SCOPE])
     view.tokens.replace(SCOPE, {})

@@ -1,6 +1,7 @@
 """Which model a name leads to, which track a session is on, which replica is taken."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -48,6 +49,16 @@ def test_a_contested_short_name_belongs_to_the_oldest_route(swapped: bool) -> No
     assert made.by_name["coder"].namespace == "z"
     assert made.by_name["a/coder"].namespace == "a"
     assert made.by_name["mine"].names == ("mine", "a/coder")
+
+
+def test_a_deleted_route_keeps_no_name_that_another_one_has() -> None:
+    gone = replace(route(created_at="2020-01-01T00:00:00Z", names=("x", "only")), is_gone=True)
+    made = table.build([gone, route(name="heir", names=("x",))], [])
+    assert {name: made.by_name[name].name for name in ("x", "only", "agents/coder")} == {
+        "x": "heir",
+        "only": "coder",
+        "agents/coder": "coder",
+    }
 
 
 def test_of_equally_old_routes_the_first_by_name_keeps_a_contested_name() -> None:
