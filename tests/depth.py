@@ -5,6 +5,9 @@ from hypothesis import settings
 _NORMAL = settings.get_profile("normal").max_examples
 
 
-def cases(normal: int) -> settings:
-    """So many in `make test`; in `make test-full` as many times more as other tests take."""
-    return settings(max_examples=normal * settings().max_examples // _NORMAL)
+def cases(normal: int, full: int | None = None) -> settings:
+    """So many in `make test`; in `make test-full` `full`, else as many times more as others take."""
+    current = settings().max_examples
+    if full is not None and current > _NORMAL:
+        return settings(max_examples=full)
+    return settings(max_examples=normal * current // _NORMAL)

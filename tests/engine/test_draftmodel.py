@@ -100,7 +100,7 @@ def test_where_its_context_or_its_pages_end_it_stops_to_draft(model: Decoder) ->
 
 
 @pytest.mark.slow
-@cases(40)
+@cases(40, full=1000)
 @given(
     workload=workloads.workloads,
     limits=workloads.limits,

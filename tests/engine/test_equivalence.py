@@ -35,7 +35,7 @@ def known(model: Decoder) -> Known:
     return Known(model)
 
 
-@cases(400)
+@cases(400, full=10_000)
 @given(
     workload=workloads.workloads,
     limits=workloads.limits,
@@ -58,7 +58,7 @@ def test_every_answer_equals_the_naive_loop(
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)
-@cases(25)
+@cases(25, full=250)
 @given(
     workload=workloads.workloads,
     limits=workloads.limits,
@@ -79,7 +79,7 @@ def test_every_answer_of_a_split_model_equals_the_naive_loop(
         workloads.compare(known, runner, limits, num_pages, workload, preempted, drafted)
 
 
-@cases(50)
+@cases(50, full=500)
 @given(
     workload=workloads.workloads,
     limits=workloads.limits,
