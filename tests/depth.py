@@ -6,7 +6,7 @@ _NORMAL = settings.get_profile("normal").max_examples
 
 
 def cases(normal: int, full: int | None = None) -> settings:
-    """So many in `make test`; in `make test-full` `full`, else as many times more as others take."""
+    """So many in `make test`; in `make test-full` `full`, or as many times more as others take."""
     current = settings().max_examples
     if full is not None and current > _NORMAL:
         return settings(max_examples=full)

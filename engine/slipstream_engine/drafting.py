@@ -34,7 +34,8 @@ def make(
     """
     if not spec.is_drafting:
         return None
-    members = _members(spec)
+    store = _store(spec)
+    members = _members(spec, store)
     most = min(limits.max_batch_tokens, limits.max_context)
     measured_s = costs.measure(runner, limits.page_tokens, most, clock)
     if model is not None:
@@ -46,7 +47,10 @@ def make(
         drafter = Chooser([Member(SyntheticDrafter(synthetic))], _report)
         _log.warning("drafts count as accepted whatever the model says: for load tests alone")
     cost = CostTable(measured_s) if spec.adaptive else None
-    return Speculation(drafter, spec.max_draft_tokens, cost, clock, synthetic)
+    longest = spec.max_draft_tokens
+    if store is None:
+        return Speculation(drafter, longest, cost, clock, synthetic)
+    return Speculation(drafter, longest, cost, clock, synthetic, store.forget)
 
 
 def names(spec: SpeculatorSpec) -> tuple[str, ...]:
@@ -56,15 +60,21 @@ def names(spec: SpeculatorSpec) -> tuple[str, ...]:
     if spec.synthetic_acceptance is not None:
         return (SyntheticDrafter.name,)
     model = ("model",) if spec.draft is not None else ()
-    return (*(member.drafter.name for member in _members(spec)), *model)
+    return (*(member.drafter.name for member in _members(spec, _store(spec))), *model)
 
 
-def _members(spec: SpeculatorSpec) -> list[Member]:
-    suffix: list[Drafter] = [SuffixDrafter()]
+def _store(spec: SpeculatorSpec) -> StoreDrafter | None:
+    limits = spec.suffix
     # Fewer cannot tell two answers apart.
-    if spec.suffix.max_tokens_per_tenant >= 4:
-        store = StoreLimits(spec.suffix.max_tokens_per_tenant, spec.suffix.max_tenants)
-        suffix.append(StoreDrafter(store))
+    if spec.method not in ("auto", "suffix") or limits.max_tokens_per_tenant < 4:
+        return None
+    return StoreDrafter(StoreLimits(limits.max_tokens_per_tenant, limits.max_tenants))
+
+
+def _members(spec: SpeculatorSpec, store: StoreDrafter | None) -> list[Member]:
+    suffix: list[Drafter] = [SuffixDrafter()]
+    if store is not None:
+        suffix.append(store)
     drafters: dict[str, list[Drafter]] = {
         "auto": [EditDrafter(), *suffix],
         "edit": [EditDrafter()],

@@ -199,6 +199,11 @@ class Engine:
         if self._serving is not None:
             self._serving.checker.close()
 
+    def forget(self, tenant_salt: str | None) -> None:
+        """Drop what drafts have learnt from a tenant's answers. Raises ApiError, RankError."""
+        self.serving()
+        self.rank.forget(self.root_key(tenant_salt))
+
     def digest(self) -> str | None:
         """Of the checkpoint; None until it is known."""
         if self.config.model.digest is not None:

@@ -20,6 +20,7 @@ def routes(engine: Engine) -> list[web.RouteDef]:
         web.get("/internal/v1/identity", handlers.guarded(handlers.identity)),
         web.get("/internal/v1/load", handlers.guarded(handlers.load)),
         web.post("/internal/v1/drain", handlers.guarded(handlers.drain)),
+        web.post("/internal/v1/forget", handlers.guarded(handlers.forget)),
         web.get("/internal/v1/observations", handlers.guarded(handlers.observations)),
     ]
 
@@ -60,6 +61,7 @@ class _Internal:
             "revision": config.revision,
             "dtype": config.dtype,
             "page_tokens": config.pages.page_tokens,
+            "speculator": config.speculator.model_dump(mode="json", by_alias=True),
             # Null until it is known: reading a large checkpoint takes minutes.
             "checkpoint_digest": self._engine.digest(),
         }
@@ -97,20 +99,32 @@ class _Internal:
             document["prefill_tokens_per_s"] = round(speed, 1)
         return web.json_response(document)
 
+    def _refuse_strangers(self, request: web.Request) -> None:
+        if self._engine.tokens is None and not is_own_host(request.remote):
+            raise ApiError(
+                403,
+                "without an internal token only this host may do this",
+                type_="authentication_error",
+                code="not_allowed",
+            )
+
     async def drain(self, request: web.Request) -> web.Response:
         """Takes no new requests from now on; the ones under way go on. Cannot be undone.
 
         Where no token could be asked for, only this host may do it.
         """
-        if self._engine.tokens is None and not is_own_host(request.remote):
-            raise ApiError(
-                403,
-                "without an internal token only this host may drain the engine",
-                type_="authentication_error",
-                code="not_allowed",
-            )
+        self._refuse_strangers(request)
         self._engine.begin_draining()
         return await self.load(request)
+
+    async def forget(self, request: web.Request) -> web.Response:
+        """Nothing is drafted any more from the past answers of a tenant, whom its salt names.
+
+        Without a salt it is everybody who has none. Raises ApiError (503) while loading.
+        """
+        self._refuse_strangers(request)
+        self._engine.forget(request.headers.get(names.HEADER_CACHE_SALT))
+        return web.json_response({"forgotten": True})
 
     async def observations(self, request: web.Request) -> web.Response:
         try:

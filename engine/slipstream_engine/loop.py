@@ -9,7 +9,7 @@ from typing import Protocol
 from slipstream_engine.batch import Batch, Failure, Sampled
 from slipstream_engine.continuations import Rows
 from slipstream_engine.guides.spec import GuideError
-from slipstream_engine.messages import Abort, AbortSample, Step, Submit
+from slipstream_engine.messages import Abort, AbortSample, Forget, Step, Submit
 from slipstream_engine.scheduler import Scheduler
 from slipstream_engine.spec.speculation import Outcome
 
@@ -21,11 +21,13 @@ class Runner(Protocol):
 
 
 class Drafting(Protocol):
-    """What is told of drafts after each step."""
+    """What is told of drafts after each step, and what they may be told."""
 
     def take_outcomes(self) -> tuple[Outcome, ...]: ...
 
     def take_draft_s(self) -> float: ...
+
+    def forget(self, tenant: bytes) -> None: ...
 
 
 class EngineLoop:
@@ -52,7 +54,7 @@ class EngineLoop:
         """Whether a step would find nothing to run."""
         return self._scheduler.is_idle
 
-    def take(self, command: Submit | Abort | AbortSample) -> None:
+    def take(self, command: Submit | Abort | AbortSample | Forget) -> None:
         """Raises ValueError for a request that can never run; its sender should have known."""
         match command:
             case Submit(request):
@@ -64,6 +66,9 @@ class EngineLoop:
                 self._scheduler.abort(request_id)
             case AbortSample(request_id, sample):
                 self._scheduler.abort_sample(request_id, sample)
+            case Forget(root_key):
+                if self._drafting is not None:
+                    self._drafting.forget(root_key)
 
     def step(self) -> Step:
         """One forward pass where there is work; always the load, so that gauges follow aborts."""

@@ -56,6 +56,12 @@ class AbortSample(_Message, frozen=True, tag="abort_sample"):
     sample: int
 
 
+class Forget(_Message, frozen=True, tag="forget"):
+    """Drop what drafts have learnt from a tenant's answers; `root_key` as in `Request`."""
+
+    root_key: bytes
+
+
 class Loaded(_Message, frozen=True, tag="loaded"):
     """The model can be asked now.
 
@@ -99,7 +105,7 @@ class Failed(_Message, frozen=True, tag="failed"):
     field: str = ""
 
 
-ToRank = Start | Words | Submit | Abort | AbortSample
+ToRank = Start | Words | Submit | Abort | AbortSample | Forget
 FromRank = Loaded | Step | Failed
 _encoder = msgspec.msgpack.Encoder()
 _to_rank = msgspec.msgpack.Decoder(ToRank)

@@ -24,7 +24,16 @@ from slipstream_engine.guides.matcher import Matchers
 from slipstream_engine.intake import Intake
 from slipstream_engine.loading import Part
 from slipstream_engine.loop import EngineLoop
-from slipstream_engine.messages import Abort, AbortSample, Failed, FromRank, Start, Submit, ToRank
+from slipstream_engine.messages import (
+    Abort,
+    AbortSample,
+    Failed,
+    Forget,
+    FromRank,
+    Start,
+    Submit,
+    ToRank,
+)
 from slipstream_engine.ranks import LeadingRunner
 from slipstream_engine.split import Split
 from slipstream_weights.errors import CheckpointError, ModelNotFound
@@ -87,7 +96,7 @@ def _lead(
                 leading.end()
             return 0
         for command in taken:
-            if isinstance(command, Submit | Abort | AbortSample):
+            if isinstance(command, Submit | Abort | AbortSample | Forget):
                 loop.take(command)
         _send(connection, loop.step())
 

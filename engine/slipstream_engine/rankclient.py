@@ -16,6 +16,7 @@ from slipstream_engine.messages import (
     Abort,
     AbortSample,
     Failed,
+    Forget,
     Loaded,
     Start,
     Step,
@@ -193,6 +194,12 @@ class RankClient:
         if self._failure is None:
             self._ranks[0].send(AbortSample(request_id, sample))
         self._close_sample(asked, request_id, sample)
+
+    def forget(self, root_key: bytes) -> None:
+        """Drop what drafts have learnt from the answers of a tenant. Raises RankError."""
+        if self._failure is not None:
+            raise RankError(self._failure)
+        self._ranks[0].send(Forget(root_key))
 
     def give_up(self, mailbox: Mailbox, error: Exception) -> None:
         """Abort what it waits for, at once; whoever takes from it gets the error."""

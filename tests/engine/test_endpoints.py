@@ -70,6 +70,7 @@ def test_the_request_id_comes_back(client: httpx.Client) -> None:
         ("GET", "/internal/v1/identity"),
         ("GET", "/internal/v1/load"),
         ("POST", "/internal/v1/drain"),
+        ("POST", "/internal/v1/forget"),
         ("GET", "/internal/v1/observations"),
     ],
 )

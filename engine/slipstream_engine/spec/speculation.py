@@ -34,17 +34,19 @@ class Speculation:
         cost: CostTable | None = None,
         clock: Callable[[], float] = lambda: 0.0,
         synthetic: Synthetic | None = None,
+        forget: Callable[[bytes], None] = lambda tenant: None,
     ) -> None:
         """`cost`: what steps take here; None: drafts are verified whole, whatever that costs.
 
         `clock`: in seconds, for how long drafting took. `synthetic`: what counts as accepted in a
-        load test, whatever was drawn.
+        load test, whatever was drawn. `forget`: takes away a tenant's past answers.
         """
         self._drafter = drafter
         self._max_draft_tokens = max_draft_tokens
         self._cost = cost
         self._mode = lengths.START
         self.synthetic = synthetic
+        self._forget = forget
         # What was not told yet: the subject and its output so far.
         self._untold: dict[Key, tuple[Subject, list[int]]] = {}
         self._told: set[Key] = set()
@@ -132,6 +134,10 @@ class Speculation:
         if key in self._told:
             self._told.remove(key)
             self._drafter.stop(key, finished)
+
+    def forget(self, tenant: bytes) -> None:
+        """Nothing is drafted any more from what a tenant was answered so far."""
+        self._forget(tenant)
 
     def take_outcomes(self) -> tuple[Outcome, ...]:
         """Of all drafts since this was last asked."""

@@ -164,6 +164,43 @@ def test_what_drafts_gave_an_answer_is_told_to_who_asks(drafting: httpx.Client) 
     assert refused.json()["error"]["param"] == "speculation_metrics"
 
 
+def test_past_answers_are_drafted_from_until_they_are_forgotten_and_by_their_tenant_alone(
+    tmp_path: Path,
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.mkdir()
+    (tokens / "current").write_text(served.TOKEN)
+    model = tiny.write(tmp_path / "model", tiny.config(max_position_embeddings=CONTEXT))
+    config = served.config(
+        model,
+        speculator={"adaptive": False, "method": "suffix"},
+        server={"port": 0, "tokenDir": str(tokens)},
+    )
+    with served.serving(config, tmp_path) as running, running.client() as asking_:
+
+        def accepted(salt: str) -> int:
+            """How much of an answer was drafted from past ones."""
+            told = asking_.post(
+                CHAT,
+                json=asking.body(CHAT, max_tokens=40, speculation_metrics="summary"),
+                headers={"x-slipstream-token": served.TOKEN, "x-slipstream-cache-salt": salt},
+            ).json()
+            found = told["metrics"]["speculative_decoding"]
+            by_drafter = {} if found is None else found["num_accepted_draft_tokens_by_drafter"]
+            return int(by_drafter.get("store", 0))
+
+        def forget(salt: str) -> int:
+            headers = {"x-slipstream-token": served.TOKEN, "x-slipstream-cache-salt": salt}
+            return asking_.post("/internal/v1/forget", headers=headers).status_code
+
+        assert accepted("a") == 0
+        assert accepted("a") > 10
+        assert accepted("b") == 0
+        assert forget("a") == 200
+        assert accepted("a") == 0
+        assert accepted("b") > 10
+
+
 def test_where_nothing_was_drafted_there_is_no_length(plain: httpx.Client) -> None:
     told = asking.whole(plain, CHAT, speculation_metrics="summary")
     assert told["metrics"] == {"speculative_decoding": None}
