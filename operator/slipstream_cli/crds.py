@@ -18,6 +18,15 @@ def generate(
     """Write crds/ and the chart's copy. Example: slipstream crds generate --check"""
     from slipstream_api import crds
 
+    chart = root / "charts/slipstream/Chart.yaml"
+    if not chart.is_file():
+        typer.echo(
+            f"{root.resolve()} is not the repository's root: there is no {chart.resolve()}."
+            " The files are crds/*.yaml and charts/slipstream/templates/crds/*.yaml below it;"
+            " run this there, or say --root",
+            err=True,
+        )
+        raise typer.Exit(1)
     files: dict[Path, str] = {}
     for name, text in crds.generate().items():
         files[root / "crds" / name] = text

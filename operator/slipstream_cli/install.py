@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -141,26 +142,35 @@ def _current_kubeconfig() -> Path:
 
 
 def _local_values() -> dict[str, Any]:
-    from slipstream_local import values
-
-    document = values.values({})
+    document = local_values({})
     # One machine, two cores: a standby there protects from nothing that the node survives.
     for component in ("operator", "gateway"):
         document[component]["replicaCount"] = 1
+    return document
+
+
+def local_values(extra: Mapping[str, Path]) -> dict[str, Any]:
+    """Values that run the chart from this machine's files, and mount the sample's weights.
+    Raises InstallError where there is no sample."""
+    from slipstream_local import values
+
+    document = values.values(extra)
     _mount_sample(document["engine"]["podDefaults"]["spec"], str(sample_folder()))
     return document
 
 
 def _mount_sample(spec: dict[str, Any], host_path: str) -> None:
     """Put the sample's weights where crds/examples/smollm2.yaml expects them."""
+    from slipstream_local.values import SAMPLE_VOLUME
+
     spec["volumes"] = [
         *spec.get("volumes", []),
-        {"name": "sample-model", "hostPath": {"path": host_path}},
+        {"name": SAMPLE_VOLUME, "hostPath": {"path": host_path}},
     ]
     engine = spec["containers"][0]
     engine["volumeMounts"] = [
         *engine.get("volumeMounts", []),
-        {"name": "sample-model", "mountPath": SAMPLE_DIR, "readOnly": True},
+        {"name": SAMPLE_VOLUME, "mountPath": SAMPLE_DIR, "readOnly": True},
     ]
 
 

@@ -125,15 +125,25 @@ def values(
         list[str] | None,
         typer.Option(help="NAME=PATH: also mount this folder read-only; repeatable."),
     ] = None,
+    sample: Annotated[
+        bool,
+        typer.Option("--sample/--no-sample", help="Mount the weights that crds/examples name."),
+    ] = True,
 ) -> None:
     """Print Helm values that run the chart from this machine's files, without images."""
+    from slipstream_cli import install
     from slipstream_local import values as local_values
 
     try:
         extra = local_values.parse_mounts(mount or [])
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--mount") from error
-    typer.echo(local_values.to_yaml(local_values.values(extra)), nl=False)
+    make = install.local_values if sample else local_values.values
+    try:
+        document = make(extra)
+    except install.InstallError as error:
+        raise _fail(install.InstallError(f"{error}, or say --no-sample")) from error
+    typer.echo(local_values.to_yaml(document), nl=False)
 
 
 @app.command(context_settings=PASS_THROUGH, add_help_option=False)

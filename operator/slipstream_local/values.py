@@ -21,6 +21,9 @@ from slipstream_local import images
 PACKAGES = ("slipstream_api", "slipstream_engine", "slipstream_kernels")
 SYSTEM_FOLDERS = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/etc/ssl")
 
+# Of the weights that the examples in crds/examples name.
+SAMPLE_VOLUME = "sample-model"
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:
@@ -115,7 +118,7 @@ def parse_mounts(texts: Sequence[str]) -> dict[str, Path]:
         name, separator, path = text.partition("=")
         if not separator or re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name) is None:
             raise ValueError(f"{text!r}: expected NAME=PATH with a lower-case name")
-        if name in result or name.startswith("host-"):
+        if name in result or name == SAMPLE_VOLUME or name.startswith("host-"):
             raise ValueError(f"{text!r}: the name {name} is taken")
         if not Path(path).is_absolute() or not Path(path).exists():
             raise ValueError(f"{text!r}: {path} is not an absolute path that exists")

@@ -1,14 +1,17 @@
 """The generated CustomResourceDefinitions: current, structural, with the columns people read."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from slipstream_api import crds, names
 from slipstream_api.inferencemodel import InferenceModelSpec
+from slipstream_cli.main import app
 
 
 @pytest.mark.parametrize("file", sorted(crds.generate()))
@@ -52,3 +55,26 @@ def test_every_example_is_a_valid_model(path: Path) -> None:
         if document["kind"] == "InferenceModel":
             assert document["apiVersion"] == names.API_VERSION
             InferenceModelSpec.model_validate(document["spec"])
+
+
+def test_outside_of_the_repository_the_command_says_what_it_looks_for(tmp_path: Path) -> None:
+    for more in ([], ["--check"]):
+        words = ["crds", "generate", "--root", str(tmp_path), *more]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 1
+        assert f"there is no {tmp_path}/charts/slipstream/Chart.yaml" in result.stderr
+        assert "stale" not in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_tells_which_file_is_not_current(repository: Path, tmp_path: Path) -> None:
+    for folder in ("crds", "charts/slipstream"):
+        shutil.copytree(repository / folder, tmp_path / folder)
+    words = ["crds", "generate", "--root", str(tmp_path)]
+    assert CliRunner().invoke(app, [*words, "--check"]).exit_code == 0
+    stale = tmp_path / "crds" / "inferencemodels.yaml"
+    stale.write_text("old", encoding="utf-8")
+    checked = CliRunner().invoke(app, [*words, "--check"])
+    assert (checked.exit_code, checked.stdout) == (1, f"stale {stale}\n")
+    assert CliRunner().invoke(app, words).stdout == f"wrote {stale}\n"
+    assert CliRunner().invoke(app, [*words, "--check"]).exit_code == 0

@@ -242,11 +242,20 @@ def test_long_release_names_make_legal_object_names(helm: Helm) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((), "kubectl apply -n slipstream-system -f crds/examples/smollm2.yaml"),
+        (
+            (),
+            "kubectl create namespace agents\n     kubectl apply -n agents -f crds/examples/",
+        ),
+        ((), "kubectl get configmap slipstream-operator -n slipstream-system -o jsonpath="),
         ((), "port-forward -n slipstream-system service/slipstream-gateway 8080:80"),
         ((), "It looks at every namespace."),
         (("rbac.namespaced=true", "watchNamespaces={b,a}"), "It looks at a, b only."),
-        (("rbac.namespaced=true", "watchNamespaces={b,a}"), "kubectl apply -n a -f"),
+        (("rbac.namespaced=true", "watchNamespaces={b,a}"), "are):\n\n     kubectl apply -n a -f"),
+        (
+            ("rbac.namespaced=true", "watchNamespaces={slipstream-system,team}"),
+            "kubectl apply -n team -f",
+        ),
+        (("rbac.namespaced=true",), "\n\n     kubectl apply -n slipstream-system -f"),
     ],
 )
 def test_notes_name_the_next_command(

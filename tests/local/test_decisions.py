@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from slipstream_cli.main import app
 from slipstream_local import cluster, kubectl, values
 from slipstream_local.cluster import Options
 from slipstream_local.errors import LocalClusterError
@@ -95,6 +97,7 @@ def test_links_into_usr_are_not_mounted(tmp_path: Path) -> None:
         ("m=relative", "absolute"),
         ("m=/does/not/exist", "exists"),
         ("host-0=/usr", "taken"),
+        ("sample-model=/usr", "taken"),
     ],
 )
 def test_a_mount_that_cannot_work_is_refused(text: str, words: str) -> None:
@@ -117,6 +120,25 @@ def test_extra_folders_are_mounted_under_their_own_path_and_read_only(tmp_path: 
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
     named = {volume["name"] for volume in spec["volumes"]}
     assert named == {mount["name"] for mount in container["volumeMounts"]}
+
+
+def sample_mounts(*words: str) -> list[str]:
+    """Where `slipstream local values` mounts the weights of the examples."""
+    result = CliRunner().invoke(app, ["local", "values", *words])
+    assert result.exit_code == 0, result.output
+    spec = yaml.safe_load(result.stdout)["engine"]["podDefaults"]["spec"]
+    (container,) = spec["containers"]
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+    return [m["mountPath"] for m in container["volumeMounts"] if m["name"] == "sample-model"]
+
+
+def test_values_mount_what_the_examples_name(repository: Path) -> None:
+    example = (repository / "crds/examples/smollm2.yaml").read_text(encoding="utf-8")
+    source = yaml.safe_load(example)["spec"]["model"]["source"]
+    (folder,) = sample_mounts()
+    assert source.startswith(f"file://{folder}/")
+    assert sample_mounts("--no-sample") == []
 
 
 def test_the_values_file_is_plain_yaml_that_reads_back_as_it_was() -> None:
