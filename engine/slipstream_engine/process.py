@@ -120,7 +120,11 @@ async def _open(engine: Engine) -> Failed | None:
         return loaded
     engine.begin_serving(loaded, text)
     # `reference` on a CPU: no kernels in C for it, so matrices are dense and products slower.
-    _log.info("ready after %.1f s, products by %s", loaded.load_s, loaded.kernels["linear"])
+    _log.info(
+        "ready: the model was loaded in %.1f s, products by %s",
+        loaded.load_s,
+        loaded.kernels["linear"],
+    )
     return None
 
 

@@ -258,6 +258,11 @@ class ChatRequest(_Generation):
         return self.max_completion_tokens or self.max_tokens
 
     @property
+    def usual_limit(self) -> int | None:
+        """Where none is asked for; None: what the context has room for."""
+        return None
+
+    @property
     def num_top_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
@@ -310,9 +315,13 @@ class CompletionRequest(_Generation):
         return len(self.prompts) * self.num_samples
 
     @property
-    def limit(self) -> int:
+    def limit(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def usual_limit(self) -> int | None:
         # OpenAI's default of this endpoint.
-        return self.max_tokens or 16
+        return 16
 
     @property
     def num_top_logprobs(self) -> int | None:
@@ -347,7 +356,8 @@ def _refusal(error: ValidationError, body: bytes) -> ApiError:
     chosen = depths.index(max(depths))
     detail, param = details[chosen], _text(paths[chosen])
     if detail["type"] == "extra_forbidden":
-        return ApiError(400, f"{param} is not supported", param=param, code="unsupported_parameter")
+        named = param or repr("")
+        return ApiError(400, f"{named} is not supported", param=param, code="unsupported_parameter")
     codes = {"missing": "missing_required_parameter", "unsupported": "unsupported_value"}
     message = f"{param}: {detail['msg']}" if param else detail["msg"]
     return ApiError(400, message, param=param, code=codes.get(detail["type"], "invalid_value"))

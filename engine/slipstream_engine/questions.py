@@ -275,7 +275,7 @@ class Questioner:
         if room < 1 or (limit is not None and limit > room):
             wanted = f" and {limit} for the answer" if limit is not None else ""
             raise self._too_long(f"{len(prompt)} tokens of prompt{wanted}", param)
-        return limit or room
+        return limit or min(room, document.usual_limit or room)
 
     def _too_long(self, asked_for: str, param: str) -> ApiError:
         return ApiError(

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from slipstream_api.conditions import Reason
 from slipstream_engine.batch import Failure, Load, Progress
@@ -267,6 +268,7 @@ class RankClient:
                 case Step():
                     self._deliver(message)
                 case Loaded():
+                    self.load = replace(_NO_LOAD, num_pages=message.num_pages)
                     self._loaded.set_result(message)
                 case Failed():
                     last_words = message

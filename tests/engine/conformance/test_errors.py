@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.engine.conformance import asking
-from tests.engine.conformance.asking import CHAT, CONTEXT, ENDPOINTS
+from tests.engine.conformance.asking import CHAT, CONTEXT, ENDPOINTS, PLAIN
 
 _BOTH = pytest.mark.parametrize("path", ENDPOINTS.values(), ids=ENDPOINTS)
 _MODES = pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
@@ -162,3 +162,20 @@ def test_a_request_with_a_deadline_that_cannot_be_kept_is_a_504(client: httpx.Cl
     answer = client.post(CHAT, json=asking.body(CHAT, max_tokens=900, deadline_ms=60))
     assert answer.status_code == 504
     assert _error(answer)["code"] == "deadline_exceeded"
+
+
+def test_a_completion_without_a_limit_takes_what_room_there_is(client: httpx.Client) -> None:
+    """Sixteen tokens are the default, not a demand: close to the end there are fewer."""
+    tokens = list(range(5, 105)) * 11
+    for room, length in ((3, 3), (40, 16)):
+        told = asking.whole(
+            client, PLAIN, prompt=tokens[: CONTEXT - room], max_tokens=..., ignore_eos=True
+        )
+        assert told["usage"]["completion_tokens"] == length
+        assert told["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_field_without_a_name_is_named(client: httpx.Client) -> None:
+    answer = client.post(CHAT, json=asking.body(CHAT, **{"": 1}))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "'' is not supported"
