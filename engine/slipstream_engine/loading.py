@@ -1,7 +1,6 @@
 """From a configuration to what one rank needs to step: weights, pages, kernels, its group."""
 
 import hashlib
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_engine import device as devices
-from slipstream_engine import drafting, draftloading, messages, sizing
+from slipstream_engine import drafting, draftloading, messages, processors, sizing
 from slipstream_engine.costs import Runs
 from slipstream_engine.group import Alone, Group, TorchGroup
 from slipstream_engine.guides.interface import Guides
@@ -90,8 +89,7 @@ def load(config: EngineConfig, split: Split, rendezvous: str) -> Part:
     device = place.torch_device
     library = native.best() if device.type == "cpu" else None
     # Ranks of one machine share its CPUs.
-    cpus = len(os.sched_getaffinity(0))
-    num_threads = config.threads or max(1, cpus // split.num_ranks)
+    num_threads = config.threads or max(1, processors.count() // split.num_ranks)
     torch.set_num_threads(num_threads)
     if library is not None:
         library.set_threads(num_threads)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent / "csrc"
 
+_V3 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm", "popcnt", "sse4_2"})
+_V4 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"})
+
 # What the processor must have, as Linux names it, and what the compiler calls it. Best first.
 LEVELS: Mapping[str, tuple[frozenset[str], str]] = {
-    "avx512": (
-        frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "avx512_vnni"}),
-        "x86_64_v4+avx512vnni",
-    ),
-    "avx2": (frozenset({"avx2", "fma", "f16c", "bmi2", "movbe"}), "x86_64_v3"),
+    "avx512": (_V3 | _V4 | {"avx512_vnni"}, "x86_64_v4+avx512vnni"),
+    "avx2": (_V3, "x86_64_v3"),
 }
 # glibc of 2018: what torch's own wheels ask for.
 _TARGET = "x86_64-linux-gnu.2.28"
@@ -54,7 +54,8 @@ def main() -> int:
             # Whole or not at all: an engine may be starting.
             made.rename(path)
     for old in set(SOURCES.glob("*.so")) - set(wanted.values()):
-        old.unlink()
+        # Somebody else may be compiling too.
+        old.unlink(missing_ok=True)
     return 0
 
 

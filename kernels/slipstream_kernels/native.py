@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import warnings
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -29,7 +30,7 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     ),
     "slipstream_rms_norm": (_Pointer, _Pointer, _Float, _Int64, _Int64, _Pointer),
     "slipstream_rope_write_kv": (
-        *(_Pointer, _Pointer, _Pointer, _Pointer, _Pointer, _Int),
+        *(_Pointer, _Pointer, _Pointer, _Int64, _Pointer, _Pointer, _Int),
         *(_Int64, _Int64, _Int64, _Int64, _Int64),
     ),
     "slipstream_silu_mul": (_Pointer, _Int64, _Int64, _Pointer),
@@ -63,15 +64,23 @@ class Native:
 
     def set_threads(self, count: int) -> int:
         """How many there are now: fewer than asked for where the system gives no more."""
+        if count < 1:
+            raise ValueError(f"{count} threads")
         return int(self._set_threads(count))
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
-        """As the reference. Raises MemoryError."""
+        """As the reference. Raises MemoryError, ValueError: shapes that do not fit."""
         if not isinstance(weight, Packed):
             return functional.linear(x, weight, bias)
         if x.dtype is not torch.float32 or x.stride(-1) != 1:
             return self.linear(x.float().contiguous(), weight, bias).to(x.dtype)
-        y = torch.empty((len(x), weight.rows))
+        if x.dim() != 2 or x.shape[1] != weight.cols:
+            raise ValueError(f"{list(x.shape)} times {weight.rows} rows of {weight.cols}")
+        if bias is not None:
+            if bias.shape != (weight.rows,):
+                raise ValueError(f"a bias of {list(bias.shape)} for {weight.rows} rows")
+            bias = bias.float().contiguous()
+        y = torch.empty((len(x), weight.rows), dtype=torch.float32, device=x.device)
         if len(x) == 0:
             return y  # a chunk of a prompt of which no token's logits are wanted
         failed = self._linear(
@@ -100,10 +109,10 @@ class Native:
         return reference.experts(x, chosen, weights, gate_ups, downs, self.linear)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        if x.dtype is not torch.float32 or not x.is_contiguous():
+        size = x.shape[-1]
+        if not (_is_plain(x) and _is_plain(weight) and weight.shape == (size,)) or not x.numel():
             return cpu.rms_norm(x, weight, eps)
         normed = torch.empty_like(x)
-        size = x.shape[-1]
         count = x.numel() // size
         self._rms_norm(x.data_ptr(), weight.data_ptr(), eps, count, size, normed.data_ptr())
         return normed
@@ -111,79 +120,129 @@ class Native:
     def rope_write_kv(
         self, qkv: Tensor, turns: Tensor, slots: Tensor, keys: Tensor, values: Tensor
     ) -> None:
-        if qkv.dtype is not torch.float32 or not qkv.is_contiguous():
+        """As the reference. Raises IndexError: a slot that the pool does not have."""
+        count, all_heads, size = qkv.shape
+        num_rows, kv_heads, _ = keys.shape
+        num_turns, turned = turns.shape
+        is_fit = (
+            _is_plain(qkv)
+            and turns.dtype is torch.complex64
+            and turns.is_contiguous()
+            and slots.dtype is torch.int64
+            and slots.is_contiguous()
+            and num_turns == slots.numel() == count
+            and 2 * turned <= size
+            and all_heads > 2 * kv_heads
+            and _are_pools(keys, values, num_rows * kv_heads * size)
+        )
+        if not is_fit:
             return reference.rope_write_kv(qkv, turns, slots, keys, values)
-        kv_heads = keys.shape[1]
-        self._rope_write_kv(
+        failed = self._rope_write_kv(
             qkv.data_ptr(),
             turns.data_ptr(),
             slots.data_ptr(),
+            num_rows,
             keys.data_ptr(),
             values.data_ptr(),
             keys.dtype is torch.bfloat16,
-            len(qkv),
-            qkv.shape[1] - 2 * kv_heads,
+            count,
+            all_heads - 2 * kv_heads,
             kv_heads,
-            qkv.shape[2],
-            2 * turns.shape[1],
+            size,
+            2 * turned,
         )
+        if failed:
+            raise IndexError(f"a slot that is not of a pool of {num_rows} rows")
         return None
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        if gate_up.dtype is not torch.float32 or not gate_up.is_contiguous():
+        if not _is_plain(gate_up) or gate_up.dim() != 2 or gate_up.shape[1] % 2:
             return reference.silu_mul(gate_up)
-        count, size = len(gate_up), gate_up.shape[-1] // 2
-        gated = torch.empty((count, size))
+        count, size = len(gate_up), gate_up.shape[1] // 2
+        gated = torch.empty((count, size), dtype=torch.float32, device=gate_up.device)
         self._silu_mul(gate_up.data_ptr(), count, size, gated.data_ptr())
         return gated
 
     def paged_attention(
         self, query: Tensor, keys: Tensor, values: Tensor, spans: list[Span]
     ) -> Tensor:
-        size = query.shape[-1]
+        """As the reference. Nobody changes `spans` between two calls.
+
+        Raises MemoryError; IndexError: rows that the batch or the pool does not have; ValueError.
+        """
+        num_queries, heads, size = query.shape
+        num_rows, kv_heads, _ = keys.shape
         is_fit = (
-            size % _HEAD_MULTIPLE == 0 and size <= _MAX_HEAD_DIM and query.shape[1] <= _MAX_HEADS
+            query.dtype is torch.float32
+            and size % _HEAD_MULTIPLE == 0
+            and size <= _MAX_HEAD_DIM
+            and heads <= _MAX_HEADS
+            and heads % kv_heads == 0
+            and _are_pools(keys, values, num_rows * kv_heads * size)
         )
-        if query.dtype is not torch.float32 or not is_fit:
+        if not is_fit:
             return cpu.paged_attention(query, keys, values, spans)
+        stride, *inner = query.stride()
+        if inner != [size, 1]:
+            query = query.contiguous()
+            stride = heads * size
         work = self._latest
         if spans is not work.spans:
             work = self._latest = _work(spans)
-        output = torch.empty(query.shape)
+        if work.num_queries > num_queries or work.num_rows > num_rows:
+            raise IndexError(
+                f"spans of {work.num_queries} tokens in {work.num_rows} rows:"
+                f" there are {num_queries} and {num_rows}"
+            )
+        output = torch.empty_like(query, memory_format=torch.contiguous_format)
         failed = self._attention(
             query.data_ptr(),
-            query.stride(0),
+            stride,
             keys.data_ptr(),
             values.data_ptr(),
             keys.dtype is torch.bfloat16,
-            work.facts.data_ptr(),
-            len(work.facts),
-            work.runs.data_ptr(),
-            work.ways.data_ptr(),
-            work.own.data_ptr(),
-            query.shape[1],
-            keys.shape[1],
-            query.shape[2],
+            *work.addresses,
+            heads,
+            kv_heads,
+            size,
             output.data_ptr(),
         )
         if failed:
-            raise MemoryError(f"no memory for the attention of {len(query)} tokens")
+            raise MemoryError(f"no memory for the attention of {num_queries} tokens")
         return output
 
 
-class _Work(NamedTuple):
-    """Spans as given, and what they say to the C code, all int64.
+def _is_plain(x: Tensor) -> bool:
+    return x.dtype is torch.float32 and x.is_contiguous()
 
-    facts: [spans, 5]: first row, number of rows, keys before them, first run, first way (-1: the
-    span is no tree). runs: [runs, 2]: first row of the pool, number of rows. ways: [rows of trees,
-    2]: how many tokens of its tree a row sees, and the first of them in `own`, rows of the pool.
+
+def _are_pools(keys: Tensor, values: Tensor, count: int) -> bool:
+    """Whether the C code can read them: one type that it knows, `count` numbers without gaps."""
+    dtype = keys.dtype
+    return (
+        (dtype is torch.bfloat16 or dtype is torch.float32)
+        and values.dtype is dtype
+        and keys.numel() == values.numel() == count
+        and keys.is_contiguous()
+        and values.is_contiguous()
+    )
+
+
+class _Work(NamedTuple):
+    """Spans as given, and what they say to the C code.
+
+    num_queries, num_rows: so many the batch and the pool must have. tensors, int64: facts of each
+    span [5]: first row, number of rows, keys before them, first run, first way (-1: it is no tree);
+    runs [2]: first row of the pool, number of rows; ways of rows of trees [2]: how many tokens of
+    its tree it sees, and the first of them in the last tensor: rows of the pool. addresses: of the
+    tensors, and after the first the number of spans.
     """
 
     spans: list[Span]
-    facts: Tensor
-    runs: Tensor
-    ways: Tensor
-    own: Tensor
+    num_queries: int
+    num_rows: int
+    tensors: list[Tensor]
+    addresses: tuple[int, ...]
 
 
 def _work(spans: list[Span]) -> _Work:
@@ -192,42 +251,62 @@ def _work(spans: list[Span]) -> _Work:
     ways: list[tuple[int, int]] = []
     own: list[int] = []
     for span in spans:
+        count, past = span.end - span.start, span.past_len
+        if span.start < 0 or count < 0 or past < 0 or min(map(min, span.runs), default=0) < 0:
+            raise ValueError(f"tokens {span.start} to {span.end} with their keys in {span.runs}")
         first_way = len(ways) if span.ancestors else -1
-        facts.append((span.start, span.end - span.start, span.past_len, len(runs), first_way))
+        facts.append((span.start, count, past, len(runs), first_way))
         runs += span.runs
-        rows = _own_rows(span) if span.ancestors else []
-        for mask in span.ancestors:
-            way = [row for token, row in enumerate(rows) if mask >> token & 1]
+        for way in _ways(span):
             ways.append((len(way), len(own)))
             own += way
+    tensors = [torch.tensor(part, dtype=torch.int64) for part in (facts, runs, ways, own)]
+    first_address, *addresses = (tensor.data_ptr() for tensor in tensors)
     return _Work(
-        spans, *(torch.tensor(part, dtype=torch.int64) for part in (facts, runs, ways, own))
+        spans,
+        max((span.end for span in spans), default=0),
+        max((first + length for first, length in runs), default=0),
+        tensors,
+        (first_address, len(spans), *addresses),
     )
 
 
-def _own_rows(span: Span) -> list[int]:
-    """Where the span's own tokens lie in the pool."""
-    rows: list[int] = []
-    left = span.past_len
-    for first, length in span.runs:
-        rows += range(first + min(length, left), first + length)
-        left -= min(length, left)
-    return rows
+def _ways(span: Span) -> list[list[int]]:
+    """Of each token of a tree: where the tokens of the tree that it sees lie in the pool."""
+    if not span.ancestors:
+        return []
+    rows = [row for first, length in span.runs for row in range(first, first + length)]
+    ways: list[list[int]] = []
+    for token, mask in enumerate(span.ancestors):
+        others = mask ^ (1 << token)
+        parents = ways[others.bit_length() - 1] if others else []
+        ways.append([*parents, rows[span.past_len + token]])
+    return ways
 
 
 @functools.cache
 def best() -> Native | None:
     """For this machine; None where its processor has no level, or nothing was compiled."""
     for level, (features, _) in compiled.LEVELS.items():
-        if features <= _processor_features() and compiled.library(level).exists():
-            return Native(level)
+        if features <= _processor_features():
+            if compiled.library(level).exists():
+                return Native(level)
+            warnings.warn(
+                f"the kernels in C for {level} are missing: python -m slipstream_kernels.compile",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     return None
 
 
 @functools.cache
 def _processor_features() -> frozenset[str]:
     """As Linux names them; empty where it names none."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
         name, _, values = line.partition(":")
         if name.strip() == "flags":
             return frozenset(values.split())

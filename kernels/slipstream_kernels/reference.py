@@ -104,7 +104,8 @@ def rounded(x: Tensor) -> Tensor:
     """x ([tokens, cols]) to 8 bits in groups of 32 columns, as products with codes take it."""
     groups = x.view(len(x), -1, GROUP)
     largest = groups.abs().amax(-1, keepdim=True)
-    inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
+    # 127 divided by less is infinite: so small numbers count as zeros.
+    inverse = torch.where(largest > 2.0**-119, 127.0 / largest, 0.0)
     return ((groups * inverse).round() * (largest / 127.0)).view(x.shape)
 
 

@@ -3,7 +3,7 @@
 Packed forms are for the kernels in C, on CPUs; the references unpack them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ class Packed:
     a tile of rows and a group of columns: codes [8, 16, 4], four columns of each row after another
     (of 4 bits the first four of the eight, with the last four in the high halves of the bytes),
     then scales [16] and minimums [16] in float16, which is how the GGUF formats with one scale a
-    group store them.
+    group store them. Raises ValueError: data of another size, type or order.
     """
 
     data: Tensor
@@ -31,7 +31,24 @@ class Packed:
     rows: int
     cols: int
     # The address: to ask a tensor each time costs as much as the call.
-    data_at: int
+    data_at: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        group_bytes = GROUP * TILE_ROWS * self.bits // 8 + _SCALE_BYTES
+        shape = (self.rows // TILE_ROWS, self.cols // GROUP, group_bytes)
+        is_whole = self.rows % TILE_ROWS == 0 and self.cols % GROUP == 0 and self.bits in (4, 8)
+        if not is_whole or self.data.shape != shape or self.data.dtype is not torch.uint8:
+            raise ValueError(
+                f"{list(self.data.shape)} {self.data.dtype} for {self.rows} rows and {self.cols}"
+                f" columns of {self.bits} bits"
+            )
+        if not self.data.is_contiguous() or self.data.device.type != "cpu":
+            raise ValueError("codes that do not lie one after another in the CPU's memory")
+        object.__setattr__(self, "data_at", self.data.data_ptr())
+
+    def __reduce__(self) -> tuple[type["Packed"], tuple[Tensor, int, int, int]]:
+        """A copy has an address of its own."""
+        return Packed, (self.data, self.bits, self.rows, self.cols)
 
     def unpacked(self) -> Tensor:
         """The values: [rows, cols], float32."""
@@ -88,4 +105,4 @@ def pack(codes: Tensor, scales: Tensor, minimums: Tensor, bits: int) -> Packed:
     if bits == 4:
         parts = parts[:, :, : _PARTS // 2] | (parts[:, :, _PARTS // 2 :] << 4)
     data = torch.cat((parts.flatten(2), pairs.view(torch.uint8).flatten(2)), dim=-1)
-    return Packed(data, bits, rows, cols, data.data_ptr())
+    return Packed(data, bits, rows, cols)

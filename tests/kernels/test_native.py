@@ -73,6 +73,28 @@ def test_a_row_is_the_same_in_any_batch_and_on_any_number_of_threads(
             assert torch.equal(library.linear(x[row : row + 1], packed, None)[0], together[row])
 
 
+@pytest.mark.skipif(not LEVELS, reason="no level of the kernels in C runs here")
+@pytest.mark.parametrize("bits", [4, 8])
+def test_every_processor_gives_the_same_bits(bits: int) -> None:
+    rng = torch.Generator().manual_seed(bits)
+    packed = weights.pack(*codes_of(bits, 96, 576), bits)
+    x, bias = torch.randn(13, 576, generator=rng), torch.randn(96, generator=rng)
+    angles = torch.rand(13, 8, generator=rng) * 100
+    answers = []
+    for level in LEVELS:
+        library = Native(level)
+        qkv, keys, values = x.view(13, 18, 32).clone(), *(torch.zeros(20, 3, 32) for _ in "kv")
+        turns = torch.polar(torch.ones_like(angles), angles)
+        library.rope_write_kv(qkv, turns, torch.arange(13), keys, values)
+        products = library.linear(x, packed, bias)
+        # 36 are no multiple of a vector's sixteen lanes.
+        normed = library.rms_norm(x[:, :36].contiguous(), x[0, :36].contiguous(), 1e-5)
+        gated = library.silu_mul(x[:, :72].contiguous())
+        answers.append([products, normed, gated, qkv, keys, values])
+    for other in answers[1:]:
+        assert all(map(torch.equal, answers[0], other))
+
+
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_no_number_stays_none(library: Native, poison: float) -> None:
     packed = weights.pack(*codes_of(4, 16, 64), 4)

@@ -18,10 +18,13 @@
 // Joined on this thread alone: less is done before another thread has come.
 #define FEW_PARTIALS 64
 
+INLINE int64_t states_per_kv_head(const Attention *a) {
+  return (a->heads / a->kv_heads + MAX_HEADS - 1) / MAX_HEADS;
+}
+
 // Which query heads a state is for.
 INLINE State *state_of(State *states, const Attention *a, int64_t kv_head, int64_t head) {
-  int64_t shared = a->heads / a->kv_heads;
-  return states + kv_head * ((shared + MAX_HEADS - 1) / MAX_HEADS) + head / MAX_HEADS;
+  return states + kv_head * states_per_kv_head(a) + head / MAX_HEADS;
 }
 
 INLINE void begin(State *s, const Attention *a, const float *query, int heads, int vectors) {
@@ -49,7 +52,7 @@ INLINE void end(const State *s, float *partial, int heads, int vectors) {
 INLINE void attend_row(const Attention *a, const Item *item, int vectors, int is_bfloat16) {
   const Tile *tile = a->tiles + item->tile;
   int64_t shared = a->heads / a->kv_heads;
-  State states[a->heads];
+  State states[a->kv_heads * states_per_kv_head(a)];
 #define EACH_STATE                                                                                 \
   for (int64_t kv_head = 0; kv_head < a->kv_heads; kv_head++)                                      \
     for (int64_t head = 0, heads; head < shared; head += MAX_HEADS)                                \

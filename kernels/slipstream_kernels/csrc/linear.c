@@ -15,6 +15,8 @@
 // with one row of x, 3.7 with a quarter of the tiles, 4.0 without asking (two cores of an EPYC).
 #define AHEAD_BYTES 4096
 #define MAX_ITEM_TILES 16
+// 127 divided by less is infinite. A group of so small numbers counts as zeros.
+#define SMALLEST 0x1p-119f
 #define BLOCK_ROWS 8 // rows of x at once: eight sums and eight totals stay in registers
 
 // A group of a row of x: its codes, and what they stand for.
@@ -45,19 +47,20 @@ static void quantise_row(const void *job, int64_t row) {
     f32x16 low = *(const f32x16 *)x, high = *(const f32x16 *)(x + LANES);
     float largest = largest_of(__builtin_elementwise_max(__builtin_elementwise_abs(low),
                                                          __builtin_elementwise_abs(high)));
-    float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+    float inverse = largest > SMALLEST ? 127.0f / largest : 0.0f;
     int32_t sum = 0;
     f32x16 halves[2] = {__builtin_elementwise_roundeven(low * inverse),
                         __builtin_elementwise_roundeven(high * inverse)};
     for (int half = 0; half < 2; half++) {
-      i32x16 codes = __builtin_convertvector(halves[half], i32x16);
+      f32x16 whole = halves[half] == halves[half] ? halves[half] : (f32x16)0;
+      i32x16 codes = __builtin_convertvector(whole, i32x16);
       for (int lane = 0; lane < LANES; lane++) {
         out->codes[half * LANES + lane] = (int8_t)codes[lane];
         sum += codes[lane];
       }
     }
     // What is no number has no code: its group's step is none either.
-    out->step = largest / 127.0f + sum_of((low + high) * 0.0f);
+    out->step = largest / 127.0f + sum_of(low * 0.0f + high * 0.0f);
     out->sum = out->step * (float)sum;
   }
 }
@@ -100,6 +103,12 @@ INLINE i32x16 add_products(i32x16 sums, u8x64 codes, int32_t x, int bits) {
 }
 #endif
 
+INLINE int32_t four_of(const int8_t *codes) {
+  int32_t four;
+  __builtin_memcpy(&four, codes, sizeof(four));
+  return four;
+}
+
 INLINE void sum_group(i32x16 *sums, const uint8_t *codes, const Quantised *x, int64_t stride,
                       int num_rows, int bits) {
   for (int row = 0; row < num_rows; row++) sums[row] = (i32x16)0;
@@ -110,9 +119,9 @@ INLINE void sum_group(i32x16 *sums, const uint8_t *codes, const Quantised *x, in
     u8x64 high = packed >> 4;
 #pragma clang loop unroll(full)
     for (int row = 0; row < num_rows; row++) {
-      const int32_t *q = (const int32_t *)x[row * stride].codes;
-      sums[row] = add_products(sums[row], low, q[part], bits);
-      if (bits == 4) sums[row] = add_products(sums[row], high, q[part + 4], bits);
+      const int8_t *q = x[row * stride].codes;
+      sums[row] = add_products(sums[row], low, four_of(q + 4 * part), bits);
+      if (bits == 4) sums[row] = add_products(sums[row], high, four_of(q + 4 * (part + 4)), bits);
     }
   }
 }

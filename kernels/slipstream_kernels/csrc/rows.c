@@ -106,12 +106,16 @@ EXPORT void slipstream_silu_mul(const float *x, int64_t num_rows, int64_t size, 
   parallel(gate_rows, &job, items(num_rows));
 }
 
-// Turns pairs of queries and keys in place, and writes keys and values to rows `slots` of a pool.
-EXPORT void slipstream_rope_write_kv(float *qkv, const float *turns, const int64_t *slots,
-                                     void *keys, void *values, int is_bfloat16,
-                                     int64_t num_tokens, int64_t heads, int64_t kv_heads,
-                                     int64_t size, int64_t turned) {
+// Turns pairs of queries and keys in place, and writes keys and values to rows `slots` of a pool
+// of `num_slots`. Returns 0, or 1, having done nothing, when a slot is not of the pool.
+EXPORT int slipstream_rope_write_kv(float *qkv, const float *turns, const int64_t *slots,
+                                    int64_t num_slots, void *keys, void *values, int is_bfloat16,
+                                    int64_t num_tokens, int64_t heads, int64_t kv_heads,
+                                    int64_t size, int64_t turned) {
+  for (int64_t token = 0; token < num_tokens; token++)
+    if (slots[token] < 0 || slots[token] >= num_slots) return 1;
   Placed job = {qkv, turns, slots, keys, values, is_bfloat16,
                 num_tokens, heads, kv_heads, size, turned};
   parallel(place_rows, &job, items(num_tokens));
+  return 0;
 }

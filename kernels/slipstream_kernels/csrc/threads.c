@@ -7,6 +7,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -17,6 +18,8 @@
 // About 60 microseconds: longer than the pause between two products of a step, shorter than
 // what another process would miss.
 #define SPINS 3000
+// Attention keeps a megabyte there; what a thread gets by itself depends on who starts the process.
+#define STACK_BYTES ((size_t)4 << 20)
 
 static struct {
   Work work;
@@ -28,8 +31,10 @@ static struct {
   // The high half again, as the 32 bits that a futex takes.
   _Alignas(64) _Atomic uint32_t bell;
   _Atomic int num_sleeping;
-  int num_threads;
-} pool = {.num_threads = 1};
+  // The caller's is the first.
+  _Atomic int num_threads;
+  int num_started;
+} pool = {.num_threads = 1, .num_started = 1};
 
 INLINE void pause_briefly(void) {
 #if defined(__x86_64__)
@@ -58,11 +63,12 @@ static uint32_t wait_for_bell(uint32_t heard) {
   return atomic_load(&pool.bell);
 }
 
-static void *live(void *nothing) {
-  (void)nothing;
+static void *live(void *number) {
   uint32_t heard = 0;
   for (;;) {
     heard = wait_for_bell(heard);
+    // Fewer may be wanted than were started.
+    if ((intptr_t)number >= atomic_load_explicit(&pool.num_threads, memory_order_relaxed)) continue;
     uint64_t state = atomic_load(&pool.state);
     // Joined only while it is open: a late thread finds the job closed, or the next one.
     while (state >> 32 & 1 && !atomic_compare_exchange_weak(&pool.state, &state, state + 1))
@@ -75,7 +81,7 @@ static void *live(void *nothing) {
 }
 
 void parallel(Work work, const void *job, int64_t num_items) {
-  if (pool.num_threads == 1 || num_items == 1) {
+  if (num_threads() == 1 || num_items <= 1) {
     for (int64_t item = 0; item < num_items; item++) work(job, item);
     return;
   }
@@ -98,20 +104,44 @@ void parallel(Work work, const void *job, int64_t num_items) {
       sched_yield(); // it may wait for this core
 }
 
-// Returns how many threads there are now: fewer than asked for where the system gives no more.
-EXPORT int slipstream_set_threads(int count) {
-  static int num_started = 1;
-  if (count > MAX_THREADS) count = MAX_THREADS;
-  for (; num_started < count; num_started++) {
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, live, NULL)) break;
-    pthread_detach(thread);
-  }
-  pool.num_threads = num_started < count ? num_started : count;
-  return pool.num_threads;
+// A child of fork has the thread that forked and no other.
+static void forget_threads(void) {
+  pool.num_started = 1;
+  atomic_store(&pool.num_threads, 1);
+  atomic_store(&pool.num_sleeping, 0);
 }
 
-int num_threads(void) { return pool.num_threads; }
+static int start_thread(int number) {
+  pthread_t thread;
+  pthread_attr_t attributes;
+  if (pthread_attr_init(&attributes)) return 1;
+  pthread_attr_setstacksize(&attributes, STACK_BYTES);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  // Signals are for the process's own threads, but for those that tell of this one's faults.
+  sigset_t blocked, before;
+  sigfillset(&blocked);
+  const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
+  for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++) sigdelset(&blocked, faults[i]);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
+  int failed = pthread_create(&thread, &attributes, live, (void *)(intptr_t)number);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attributes);
+  return failed;
+}
+
+// Returns how many threads there are now: fewer than asked for where the system gives no more.
+EXPORT int slipstream_set_threads(int count) {
+  static int is_told_of_forks = 0;
+  if (!is_told_of_forks) is_told_of_forks = !pthread_atfork(NULL, NULL, forget_threads);
+  if (count > MAX_THREADS) count = MAX_THREADS;
+  if (count < 1) count = 1;
+  while (pool.num_started < count && !start_thread(pool.num_started)) pool.num_started++;
+  if (count > pool.num_started) count = pool.num_started;
+  atomic_store(&pool.num_threads, count);
+  return count;
+}
+
+int num_threads(void) { return atomic_load_explicit(&pool.num_threads, memory_order_relaxed); }
 
 void *scratch(int slot, int64_t num_bytes) {
   static struct {
