@@ -11,12 +11,14 @@ Against xgrammar 0.2.9, both on one CPU, vocabularies of 49,152 (SmolLM2) and 15
 | a mask, mean; slowest of 3,400 | 4 to 10 µs; 0.2 ms | 3 to 22 µs; 9.7 ms |
 | roll back 60 tokens | 9 µs | 10 µs |
 | limits | steps of lexer and parser, sizes | none but time outside |
-| what it cannot do | an error that names it | some keywords are dropped in silence |
+| what it cannot do | an error that names it | accepted wrong values of 6 of 13 schemas |
 
-Mask speed is a tie. llguidance compiles faster, counts its steps, refuses what it does not
-implement, and brings nothing into a process. Neither is safe from every hostile text: a few
-intersections of patterns take minutes whatever the limits, so `checker.py` compiles each text in
-a process of its own first.
+Mask speed is a tie: 9 µs a row of 49,152 tokens here and 14 of 151,936, 0.7 and 1.5 ms for a draft
+of 64. llguidance compiles faster, counts its steps, refuses what it does not keep, and brings
+nothing into a process; xgrammar has three keywords more, and passed over `not`, `if`,
+`uniqueItems`, `oneOf`, bounds in `allOf` and lengths beside a pattern. Neither is safe from every
+text: intersections of patterns take minutes whatever the limits, so `checker.py` has each compiled
+elsewhere first.
 """
 
 import ctypes

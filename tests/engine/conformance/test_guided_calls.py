@@ -178,7 +178,7 @@ def test_a_form_is_the_contents_and_thinking_is_free(
 ) -> None:
     """vllm#44012, #48863, #50938: unguided, no content, or no thinking."""
     fields: dict[str, Any] = {"tools": ..., "response_format": _FORMAT, "is_stream": is_stream}
-    opened = {"reasoning_effort": "high", "max_tokens": 200}
+    opened: dict[str, Any] = {"reasoning_effort": "high", "max_tokens": 200}
     begin, end = tokens["<think>"], tokens["</think>"]
     # The prompt opens it, the model ends it after a while.
     said = _said(client, **fields, **opened, logit_bias={end: 3}, seed=3)
