@@ -17,9 +17,10 @@ from pathlib import Path
 from slipstream_api import names
 from slipstream_api.config import EngineConfig
 from slipstream_api.observation import Ring
-from slipstream_engine import apierror, drafting, forms, messages
+from slipstream_engine import apierror, bodies, drafting, forms, messages
 from slipstream_engine.answers import Answerer
 from slipstream_engine.apierror import ApiError
+from slipstream_engine.bodies import BodyLimits
 from slipstream_engine.digests import DigestOf
 from slipstream_engine.forms import Wish
 from slipstream_engine.guides.checker import Checker
@@ -56,6 +57,7 @@ class Serving:
     questioner: Questioner
     answerer: Answerer
     token_bytes: TokenBytes
+    body_limits: BodyLimits
     checker: Checker
     digest: DigestOf | None
 
@@ -77,6 +79,8 @@ class Engine:
         )
         self.observations = Ring(_NUM_OBSERVATIONS, secrets.token_hex(8))
         self.pace = Pace()
+        # No request waits for its own beginning beyond its deadline.
+        self.read_s = min(bodies.READ_S, config.limits.max_deadline_ms / 1000)
         self.state = State.LOADING
         self.num_outstanding = 0
         self._serving: Serving | None = None
@@ -107,6 +111,9 @@ class Engine:
             ),
             answerer=Answerer(config, self.rank, text.token_bytes, self.metrics, self.observations),
             token_bytes=text.token_bytes,
+            body_limits=BodyLimits.of(
+                loaded.max_context, text.longest_token_bytes, config.server.max_body_bytes
+            ),
             checker=Checker(text.vocabulary),
             digest=None if config.model.digest else DigestOf(Path(config.model.path)),
         )

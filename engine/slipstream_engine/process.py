@@ -17,7 +17,7 @@ from slipstream_api import failure, logs
 from slipstream_api.conditions import Reason
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_api.failure import StartupFailure
-from slipstream_engine import apierror, server
+from slipstream_engine import apierror, connections, server
 from slipstream_engine.chat import TemplateError
 from slipstream_engine.engine import Engine
 from slipstream_engine.messages import Failed
@@ -58,9 +58,7 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, terminated.set)
     rank = await RankClient.start(configs.dump(config), config.parallel.num_ranks)
     engine = Engine(config, tokens, rank, tracing)
-    http = web.AppRunner(
-        server.make_app(engine), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
-    )
+    http = connections.runner(server.make_app(engine))
     await http.setup()
     try:
         site = web.TCPSite(http, config.server.host, config.server.port)

@@ -195,10 +195,8 @@ class Questioner:
             text = sources.find([message.text() for message in document.messages])
         elif self._is_drafting and isinstance(document, CompletionRequest):
             text = sources.find([one for one in document.prompts[:1] if isinstance(one, str)])
-        encoding = self._text.model.tokenizer.encode(
-            text[: self._max_prompt_bytes], add_special_tokens=False
-        )
-        return tuple(encoding.ids[: self._max_context]), is_predicted
+        tokens = self._tokens(text[: self._max_prompt_bytes], adds_special=False)
+        return tokens[: self._max_context], is_predicted
 
     def _chat(self, document: ChatRequest) -> tuple[list[_Prompt], AnswerForm]:
         template, spoken = self._text.template, self._text.formats
@@ -253,8 +251,14 @@ class Questioner:
         # A tokeniser takes seconds and gigabytes for tens of megabytes that cannot fit anyway.
         if len(text.encode()) > self._max_prompt_bytes:
             raise self._too_long(f"a prompt of {len(text)} characters", param)
-        ids = self._text.model.tokenizer.encode(text, add_special_tokens=adds_special).ids
-        return tuple(ids)
+        return self._tokens(text, adds_special=adds_special)
+
+    def _tokens(self, text: str, *, adds_special: bool) -> tuple[int, ...]:
+        # Of all its methods this one lets go of the interpreter, so that streams go on: a prompt
+        # of 1.9 MB stops them for 0.1 s and not for 4 s (a loaded 2.6 GHz core).
+        tokenizer = self._text.model.tokenizer
+        (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=adds_special)
+        return tuple(encoding.ids)
 
     def _checked(self, tokens: list[int], path: str) -> tuple[int, ...]:
         for index, token in enumerate(tokens):

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from slipstream_api import names
-from slipstream_engine import apierror, documents, internal, protocol, specstats, tracing
+from slipstream_engine import apierror, bodies, documents, internal, protocol, specstats, tracing
 from slipstream_engine.answers import Answer
 from slipstream_engine.apierror import ApiError
 from slipstream_engine.batch import Cause
@@ -61,7 +62,11 @@ async def _errors_as_documents(request: web.Request, handler: _Handler) -> web.S
         return web.Response(status=499)
     except Exception as error:
         shaped = _shaped(error, request)
-    return web.json_response(shaped.document(), status=shaped.status, headers=shaped.headers)
+    response = web.json_response(shaped.document(), status=shaped.status, headers=shaped.headers)
+    if shaped.status in (408, 413):
+        # The rest of the body is not worth reading.
+        response.force_close()
+    return response
 
 
 def _shaped(error: Exception, request: web.Request) -> ApiError:
@@ -74,7 +79,10 @@ def _shaped(error: Exception, request: web.Request) -> ApiError:
             return apierror.guide_failed(str(error))
         case RequestError():
             return apierror.draw_failed(str(error))
-    _log.error("unexpected error in %s %s", request.method, request.path, exc_info=error)
+    # Without its words, which may be the client's.
+    where = "".join(traceback.format_tb(error.__traceback__))
+    extra = {"type": type(error).__name__, "at": where}
+    _log.error("unexpected error in %s %s", request.method, request.path, extra=extra)
     return apierror.internal("unexpected error")
 
 
@@ -119,7 +127,8 @@ class _Handlers:
     ) -> web.StreamResponse:
         engine, arrival_s = self._engine, time.monotonic()
         serving = engine.serving()
-        document = protocol.parse(kind, await request.read())
+        body = await bodies.read(request, serving.body_limits, engine.read_s)
+        document = protocol.parse(kind, body)
         origin = self._origin(request, document, arrival_s)
         made = shape(
             document.model,

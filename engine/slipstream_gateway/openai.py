@@ -84,6 +84,10 @@ def too_large(limit_bytes: int) -> ApiError:
     return ApiError(413, message, "invalid_request_error", code="request_too_large")
 
 
+def too_many(excess: str) -> ApiError:
+    return ApiError(413, f"{excess}.", "invalid_request_error", code="request_too_large")
+
+
 def model_not_found(name: str, table: RoutingTable) -> ApiError:
     shown = name if len(name) <= _NAME_CHARACTERS else name[:_NAME_CHARACTERS] + "…"
     message = f"The model `{shown}` does not exist. {_existing(sorted(table.by_name))}"

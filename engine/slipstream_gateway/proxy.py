@@ -18,6 +18,7 @@ from aiohttp import web
 
 from slipstream_api import names
 from slipstream_api.config import GatewayConfig
+from slipstream_api.jsonbounds import JsonBounds
 from slipstream_api.observation import ErrorClass
 from slipstream_gateway import choice, headers, openai, session, toolcalls
 from slipstream_gateway.choice import NotFound, Target
@@ -34,6 +35,8 @@ REQUEST_ID = web.RequestKey("request_id", str)
 
 # How long a client may take to send its body.
 _BODY_TIMEOUT_S = 120.0
+# More than the longest contexts hold, and read within half a second: 31 MB of lists took ten.
+_BOUNDS = JsonBounds(num_opened=500_000, num_texts=1_000_000, num_values=2_000_000)
 # Draining or loading, and full: another replica may have room.
 _TURNED_AWAY = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
 _MAX_ATTEMPTS = 2
@@ -141,7 +144,9 @@ class Proxy:
             request.writer.output_size = 0  # nothing of the answer itself
         try:
             async with asyncio.timeout(_BODY_TIMEOUT_S):
-                return await request.read()
+                body = await request.read()
+            excess = _BOUNDS.excess(body)
+            return body if excess is None else openai.too_many(excess)
         except web.HTTPRequestEntityTooLarge:
             return openai.too_large(limit_bytes)
         except TimeoutError:

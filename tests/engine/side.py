@@ -14,7 +14,7 @@ from aiohttp import web
 
 from slipstream_api import config as configs
 from slipstream_api.config import EngineConfig
-from slipstream_engine import server
+from slipstream_engine import connections, server
 from slipstream_engine.engine import Engine
 from slipstream_engine.messages import Loaded
 from slipstream_engine.questions import TextSide
@@ -65,9 +65,7 @@ async def serving(
     ranks = made.parallel.num_ranks
     rank = await RankClient.start(configs.dump(made), ranks, module=MODULE)
     engine = Engine(made, tokens, rank, tracing)
-    http = web.AppRunner(
-        server.make_app(engine), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
-    )
+    http = connections.runner(server.make_app(engine))
     await http.setup()
     try:
         site = web.TCPSite(http, "127.0.0.1", 0)

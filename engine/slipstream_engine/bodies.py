@@ -1,0 +1,58 @@
+"""The bytes of a request: whether they come, and whether they may be read. Knows no fields."""
+
+import asyncio
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from slipstream_api.jsonbounds import JsonBounds
+from slipstream_engine.apierror import ApiError
+
+# How long a client may take to send its body: as long as at the gateway.
+READ_S = 120.0
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    max_bytes: int
+    bounds: JsonBounds
+
+    @classmethod
+    def of(cls, max_context: int, longest_token_bytes: int, max_bytes: int) -> "BodyLimits":
+        """What a context can hold, several times over, and what is no prompt beside it.
+
+        No text that fits has more bytes than the context has tokens of the longest kind; a byte
+        takes at most six in JSON. Minified JSON as a prompt has 0.9 quotes a token, lists of
+        numbers 0.3 brackets. Eight prompts of one context each may come as tokens.
+        Read in 0.3 s at worst for 8,192 tokens of context (one of two noisy 2.6 GHz cores).
+        """
+        own = 32 * _KIB
+        bounds = JsonBounds(own + max_context, own + 2 * max_context, own + 8 * max_context)
+        of_context = _KIB * _KIB + 8 * max_context * longest_token_bytes
+        return cls(min(max_bytes, of_context), bounds)
+
+
+async def read(request: web.Request, limits: BodyLimits, read_s: float) -> bytes:
+    """The body. Raises ApiError: 413 for what no context holds, 408 for what does not come."""
+    if (request.content_length or 0) > limits.max_bytes:
+        raise _too_large(f"the body is larger than {limits.max_bytes} bytes")
+    try:
+        async with asyncio.timeout(read_s):
+            body = await request.read()
+    except (web.RequestPayloadError, HttpProcessingError) as error:
+        message = "the body cannot be read: its length or its encoding is not what it says"
+        raise ApiError(400, message, code="invalid_body") from error
+    except TimeoutError as error:
+        message = f"the body did not come within {read_s:g} s"
+        raise ApiError(408, message, code="request_timeout") from error
+    if len(body) > limits.max_bytes:
+        raise _too_large(f"the body is larger than {limits.max_bytes} bytes")
+    if excess := limits.bounds.excess(body):
+        raise _too_large(excess)
+    return body
+
+
+def _too_large(message: str) -> ApiError:
+    return ApiError(413, message, code="request_too_large")
