@@ -20,6 +20,9 @@ from tests.engine.side import Side
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("conformance")
     model = tiny.write(folder / "model", tiny.config(max_position_embeddings=CONTEXT))
+    # Of a family that calls tools as Hermes does; without tools its prompts are the same.
+    tools = "{#- <tool_call> -#}{% if tools %}[{{ tools | length }} tools]{% endif %}"
+    (model / "chat_template.jinja").write_text(tools + tiny.CHAT_TEMPLATE)
     with served.serving(served.config(model), folder) as running:
         yield running
 
