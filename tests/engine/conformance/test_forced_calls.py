@@ -115,8 +115,9 @@ def test_the_official_client_parses_strict_calls_into_their_models(engine: Serve
     parsed: list[Any] = []
     for completion in (whole, streamed):
         assert completion.choices[0].finish_reason == "tool_calls"
-        (call,) = completion.choices[0].message.tool_calls or [None]
-        assert call is not None
+        calls = completion.choices[0].message.tool_calls
+        assert calls is not None
+        (call,) = calls
         assert isinstance(call.function.parsed_arguments, _PARSED[call.function.name])
         parsed.append(call.function.parsed_arguments)
     assert parsed[0] == parsed[1]
@@ -137,8 +138,9 @@ async def test_the_official_async_client_parses_strict_calls(engine: Served) -> 
                 seed=seed,
                 **_ROOM,
             )
-            (call,) = completion.choices[0].message.tool_calls or [None]
-            assert call is not None
+            calls = completion.choices[0].message.tool_calls
+            assert calls is not None
+            (call,) = calls
             return call.function.parsed_arguments
 
         answers = await asyncio.gather(*map(ask, range(4)))
