@@ -20,6 +20,8 @@ from slipstream_engine.scheduler import Scheduler
 from tests.engine import drafters, guided, local, tiny, workloads
 from tests.engine.workloads import MAX_CONTEXT, SHAPE, Drafted, Known
 
+pytestmark = pytest.mark.slow  # half a minute on a busy machine
+
 _KINDS = (*drafters.KINDS, "all")
 
 

@@ -14,6 +14,8 @@ from tests.engine.conformance import asking
 from tests.engine.conformance.asking import CHAT, CONTEXT, PLAIN
 from tests.engine.served import Served
 
+pytestmark = pytest.mark.slow  # three servers more
+
 _WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "seeded": {"temperature": 1.0, "seed": 5},
