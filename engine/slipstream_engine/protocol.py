@@ -43,6 +43,8 @@ _MAX_BIAS = 100.0
 _INT32 = 1 << 31
 
 Text = Annotated[str, Field(min_length=1)]
+# As much of a text is held back as one has: clients send words and lines.
+Stop = Annotated[str, Field(min_length=1, max_length=512)]
 TokenId = Annotated[int, Field(ge=0, lt=_INT32)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 # What clients tag a request with: it changes no answer.
@@ -81,7 +83,7 @@ class _Generation(Formed):
     model: Text
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=_MAX_STOPS)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=_MAX_STOPS)] | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=_INT32)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None

@@ -205,6 +205,8 @@ _BAD: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "huge seed": (_CHAT, {"seed": 1 << 64}, "seed"),
     "empty stop": (_CHAT, {"stop": ""}, "stop"),
     "five stops": (_CHAT, {"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+    "a long stop": (_CHAT, {"stop": "x" * 513}, "stop"),
+    "a long stop in a list": (_CHAT, {"stop": ["a", "x" * 513]}, "stop[1]"),
     "stop of another type": (_CHAT, {"stop": [1]}, "stop[0]"),
     "stream as text": (_CHAT, {"stream": "yes"}, "stream"),
     "stream options without a stream": (

@@ -1,5 +1,7 @@
 """Streams of text: whole characters, exact joins, and stop strings wherever they are cut."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,41 @@ def test_a_stream_ends_before_the_first_stop_string(text: str, stops: list[str])
     else:
         assert any(text[len(answer) :].startswith(stop) for stop in stops)
         assert not any(stop in answer for stop in stops)
+
+
+@given(
+    pieces=st.lists(st.text(alphabet="ab", max_size=9), max_size=12),
+    stops=st.lists(st.text(alphabet="ab", min_size=1, max_size=12), min_size=1, max_size=4),
+)
+def test_no_more_is_held_back_than_may_begin_a_stop_string(
+    pieces: list[str], stops: list[str]
+) -> None:
+    """Against every length tried."""
+    stream, text, released = TextStream(_BYTES, stops), "", ""
+    for token in (token for piece in pieces for token in _encode(piece)):
+        text += _BYTES.of(token).decode()
+        released += stream.push(token)
+        places = [place for stop in stops if (place := text.find(stop)) >= 0]
+        assert stream.is_stopped == bool(places)
+        if places:
+            assert released == text[: min(places)]
+            return
+        held = max(
+            length for stop in stops for length in range(len(stop)) if text.endswith(stop[:length])
+        )
+        assert released == text[: len(text) - held]
+
+
+def test_stop_strings_that_nearly_are_there_all_the_time_cost_no_more_than_others() -> None:
+    """A text of one character and strings that only their ends keep from it: 1 µs a character."""
+    stops = ["a" * 511 + "b", "ba" + "a" * 510, "a" * 300 + "b" + "a" * 211, "aab" * 170]
+    token = _encode("a")[0]
+    began = time.process_time()
+    stream = TextStream(_BYTES, stops)
+    for _ in range(20_000):
+        stream.push(token)
+    assert not stream.is_stopped
+    assert time.process_time() - began < 1.0
 
 
 def test_text_that_may_begin_a_stop_string_is_held_back_until_it_is_certain() -> None:
