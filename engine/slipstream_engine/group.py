@@ -5,6 +5,7 @@ and after a deadline when it only stands still.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -152,4 +153,14 @@ def _losing_nobody() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise PeerLostError(str(error).splitlines()[0][:300]) from error
+        raise PeerLostError(_words(error)) from error
+
+
+def _words(error: RuntimeError) -> str:
+    """Of gloo's: neither its own source's place nor its advice.
+
+    >>> _words(RuntimeError("[/src/pair.cc:545] Read error: reset by peer. This is typically …"))
+    'Read error: reset by peer.'
+    """
+    first = str(error).partition("\n")[0]
+    return re.sub(r"^\[[^\]]*:\d+\] ", "", first).partition(" This is typically")[0][:300]

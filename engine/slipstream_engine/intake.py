@@ -36,16 +36,11 @@ class Intake:
                 with self._lock:
                     self._waiting.add(request.id)
                 self._to_do.put((command, guide))
-            case Abort(request_id) if self._gave_up(request_id):
-                pass
             case _:
+                if isinstance(command, Abort):
+                    with self._lock:
+                        self._waiting.discard(command.request_id)
                 self._put(command)
-
-    def _gave_up(self, request_id: str) -> bool:
-        with self._lock:
-            was_waiting = request_id in self._waiting
-            self._waiting.discard(request_id)
-        return was_waiting
 
     def _work(self) -> None:
         while True:

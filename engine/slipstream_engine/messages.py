@@ -98,11 +98,15 @@ class Step(_Message, frozen=True, tag="step"):
 
 
 class Failed(_Message, frozen=True, tag="failed"):
-    """The rank's last words: `reason` and `field` as in a startup failure."""
+    """The rank's last words: `reason` and `field` as in a startup failure.
+
+    `is_consequence`: another rank is gone, and nothing is wrong with this one.
+    """
 
     reason: str
     message: str
     field: str = ""
+    is_consequence: bool = False
 
 
 ToRank = Start | Words | Submit | Abort | AbortSample | Forget

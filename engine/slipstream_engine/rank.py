@@ -55,7 +55,7 @@ def main() -> int:
         _say_last(connection, Failed(Reason.CONFIG_INVALID, error.message, error.field))
     except PeerLostError as error:
         message = f"another rank of the replica is gone: {error}"
-        _say_last(connection, Failed(Reason.CONTAINER_FAILED, message))
+        _say_last(connection, Failed(Reason.CONTAINER_FAILED, message, is_consequence=True))
     except Exception as error:
         # The serving process tells the operator; the traceback goes to the log.
         _say_last(connection, Failed(Reason.CONTAINER_FAILED, f"{type(error).__name__}: {error}"))

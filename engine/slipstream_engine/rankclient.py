@@ -7,8 +7,10 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+
+import msgspec
 
 from slipstream_api.conditions import Reason
 from slipstream_engine.batch import Failure, Load, Progress
@@ -30,6 +32,8 @@ from slipstream_engine.spec.speculation import Outcome
 
 # Longer than any step takes: 512 tokens of a model of 7 billion weights are half a minute on a CPU.
 _SILENT_S = 120.0
+# How much later than those that miss it a rank may be seen to have died.
+_CAUSE_S = 2.0
 _NO_LOAD = Load(num_running=0, num_waiting=0, num_pages_used=0, num_pages_cached=0, num_pages=1)
 
 
@@ -108,7 +112,8 @@ class RankClient:
     ) -> None:
         self._ranks = ranks
         self._silent_s = silent_s
-        self._latest_sign_s = time.monotonic()
+        # Since when the ranks owe a step, as the answer to a command or to what is open.
+        self._silent_since_s: float | None = None
         # Where several ranks found each other; closed with them.
         self._meeting = meeting
         # Told of every step, after its tokens were delivered.
@@ -177,12 +182,10 @@ class RankClient:
         if self._refusal is not None:
             raise self._refusal
         mailbox = Mailbox(requests)
-        if not self._open:
-            self._latest_sign_s = time.monotonic()
         try:
             for request in requests:
                 self._open[request.id] = _Open(mailbox, request.num_samples)
-                self._ranks[0].send(Submit(request))
+                self._send(Submit(request))
             yield mailbox
         finally:
             self._abort(mailbox)
@@ -193,14 +196,14 @@ class RankClient:
         if asked is None or sample not in asked.samples:
             return
         if self._failure is None:
-            self._ranks[0].send(AbortSample(request_id, sample))
+            self._send(AbortSample(request_id, sample))
         self._close_sample(asked, request_id, sample)
 
     def forget(self, root_key: bytes) -> None:
         """Drop what drafts have learnt from the answers of a tenant. Raises RankError."""
         if self._failure is not None:
             raise RankError(self._failure)
-        self._ranks[0].send(Forget(root_key))
+        self._send(Forget(root_key))
 
     def give_up(self, mailbox: Mailbox, error: Exception) -> None:
         """Abort what it waits for, at once; whoever takes from it gets the error."""
@@ -226,7 +229,14 @@ class RankClient:
         for request_id in mailbox.request_ids:
             # Still there: some sample has no end yet.
             if self._open.pop(request_id, None) is not None and self._failure is None:
-                self._ranks[0].send(Abort(request_id))
+                self._send(Abort(request_id))
+
+    def _send(self, command: Submit | Abort | AbortSample | Forget) -> None:
+        """A living rank answers each with a step; so a rank that hangs is noticed also where
+        whoever asked has given up."""
+        if self._silent_since_s is None:
+            self._silent_since_s = time.monotonic()
+        self._ranks[0].send(command)
 
     async def _follow(self) -> Failed:
         listening = [
@@ -236,7 +246,7 @@ class RankClient:
         await asyncio.wait([*listening, watching], return_when=asyncio.FIRST_COMPLETED)
         hangs = watching.done()
         watching.cancel()
-        self._failure = watching.result() if hangs else await listening[self._signs[0]]
+        self._failure = watching.result() if hangs else await self._cause(listening)
         # None of them can go on without the others.
         for rank in self._ranks:
             if hangs:
@@ -250,15 +260,27 @@ class RankClient:
         self._meeting.close()
         return self._failure
 
+    async def _cause(self, listening: "Sequence[asyncio.Task[Failed]]") -> Failed:
+        """The words of the first that ends; of the next one where it only misses another."""
+        first = await listening[self._signs[0]]
+        ending = asyncio.as_completed(listening, timeout=_CAUSE_S)
+        with suppress(TimeoutError):
+            while first.is_consequence:
+                found = await next(ending)
+                if not found.is_consequence:
+                    return found
+        return first
+
     async def _watch(self) -> Failed:
-        """Returns when ranks that have work have been silent for too long."""
+        """Returns when ranks that were asked something have been silent for too long."""
         while True:
             await asyncio.sleep(self._silent_s / 10)
-            silent_s = time.monotonic() - self._latest_sign_s
-            if self._open and silent_s > self._silent_s:
-                return Failed(
-                    Reason.CONTAINER_FAILED, f"requests run, but no step ended for {silent_s:.0f} s"
-                )
+            if self._silent_since_s is None:
+                continue
+            silent_s = time.monotonic() - self._silent_since_s
+            if silent_s > self._silent_s:
+                words = f"no answer to a command and no end of a step for {silent_s:.0f} s"
+                return Failed(Reason.CONTAINER_FAILED, words)
 
     async def _listen(self, index: int, rank: RankProcess) -> Failed:
         """Its last words, or how it ended."""
@@ -277,10 +299,10 @@ class RankClient:
         failure = last_words or await rank.wait()
         if len(self._ranks) == 1:
             return failure
-        return Failed(failure.reason, f"rank {index}: {failure.message}", failure.field)
+        return msgspec.structs.replace(failure, message=f"rank {index}: {failure.message}")
 
     def _deliver(self, step: Step) -> None:
-        now_s = self._latest_sign_s = time.monotonic()
+        now_s = time.monotonic()
         self.load = step.load
         for request_id in step.admitted:
             if (asked := self._open.get(request_id)) is not None:
@@ -299,6 +321,7 @@ class RankClient:
         for failure in step.failures:
             if (asked := self._open.get(failure.request_id)) is not None:
                 self.give_up(asked.mailbox, RequestError(failure))
+        self._silent_since_s = now_s if self._open else None
         self.on_step(step)
 
     def _close_sample(self, asked: _Open, request_id: str, sample: int) -> None:

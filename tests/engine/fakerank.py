@@ -3,7 +3,7 @@
 Every sample's answer is its prompt over and over, so that a test knows the text: one token a
 step, or up to BURST of them, as from a model that speculates. A prompt may hold an order in place
 of text: `<fail>` raises in the step, `<vanish>` ends the process without a word, `<garbage>` sends
-what is no message.
+what is no message, `<lost>` says that another rank is gone.
 """
 
 import os
@@ -192,6 +192,10 @@ def _obey(connection: socket.socket, request: Request) -> None:
     text = tiny.tokenizer().decode(list(request.prompt), skip_special_tokens=False)
     if "<fail>" in text:
         raise ArithmeticError("a step that cannot be done")
+    if "<lost>" in text:
+        words = Failed(Reason.CONTAINER_FAILED, "another rank is gone", is_consequence=True)
+        connection.sendall(messages.encode(words))
+        raise BrokenPipeError
     if "<vanish>" in text:
         os._exit(7)
     if "<garbage>" in text:

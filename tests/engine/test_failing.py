@@ -229,6 +229,21 @@ async def test_the_death_of_any_rank_ends_the_replica_with_its_name(victim: int)
                 os.kill(pid, 0)
 
 
+@pytest.mark.parametrize("victim", [None, 1, 2])
+async def test_a_rank_that_only_misses_another_is_not_the_cause(victim: int | None) -> None:
+    async with side.serving(parallel={"pipeline": 3}) as running, running.client() as client:
+        asking = asyncio.create_task(client.post(CHAT, json=side.chat("<lost>")))
+        await side.until(lambda: len(running.engine.rank._signs) == 1)
+        if victim is not None:
+            os.kill(running.engine.rank.pids[victim], signal.SIGKILL)
+        error = (await asking).json()["error"]
+        words = "rank 0: another rank is gone"
+        if victim is not None:
+            words = f"rank {victim}: the rank process was ended by SIGKILL"
+        assert error["message"] == words
+        assert (await running.engine.rank.ended).message == words
+
+
 async def _take_all(mailbox: Mailbox) -> None:
     while True:
         await mailbox.take()
@@ -247,12 +262,33 @@ async def test_a_rank_that_hangs_with_work_is_the_replicas_end() -> None:
         (pid,) = client.pids
         os.kill(pid, signal.SIGSTOP)
         began = time.monotonic()
-        with pytest.raises(RankError, match="requests run, but no step ended for 1 s"):
+        with pytest.raises(RankError, match="no answer to a command and no end of a step for 1 s"):
             await asyncio.wait_for(_take_all(mailbox), 20)
         assert 0.5 < time.monotonic() - began < 8
     await client.ended
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_a_rank_that_hangs_is_noticed_also_where_everybody_gives_up_first() -> None:
+    config = configs.dump(side.config())
+    client = await RankClient.start(config, module=side.MODULE, silent_s=1.0)
+    await client.wait_loaded()
+    request = Request("a", (1, 2, 3), 100_000, SamplingParams(), frozenset())
+    # Left while it runs, and answered: it may be silent again.
+    with client.ask([request]) as mailbox:
+        await mailbox.take()
+    await asyncio.sleep(1.5)
+    assert client.is_alive
+    (pid,) = client.pids
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    while client.is_alive:
+        assert time.monotonic() - began < 8
+        with client.ask([request]):
+            await asyncio.sleep(0.1)
+    assert time.monotonic() - began > 0.5
+    assert "no answer to a command" in (await client.ended).message
 
 
 async def test_ranks_are_told_their_place_and_a_meeting_place_that_is_gone_afterwards() -> None:

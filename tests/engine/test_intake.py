@@ -58,7 +58,9 @@ def test_a_request_that_is_aborted_while_it_waits_never_comes() -> None:
     rank = _Rank()
     rank.intake.take(_submit("a", _LONG))
     rank.intake.take(_submit("b", _SHORT))
+    # The abort itself does: it is answered, which shows that the rank lives.
     rank.intake.take(Abort("a"))
+    assert rank.next() == Abort("a")
     assert rank.next() == _submit("b", _SHORT)
     # An abort of one that has come is passed on.
     rank.intake.take(Abort("b"))

@@ -186,10 +186,11 @@ def test_weights_with_what_is_no_number_are_refused_at_the_start(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("parallel", [{"tensor": 2}, {"pipeline": 2}], ids=str)
 def test_the_death_of_one_of_several_ranks_ends_the_replica_with_its_name(
-    model: Path, tmp_path: Path
+    model: Path, tmp_path: Path, parallel: dict[str, int]
 ) -> None:
-    with served.serving(served.config(model, parallel={"tensor": 2}), tmp_path) as engine:
+    with served.serving(served.config(model, parallel=parallel), tmp_path) as engine:
         stream = _Stream(engine.url)
         stream.start()
         assert stream.started.wait(60)
