@@ -1,5 +1,6 @@
 """What a guide allows, step by step and through drafts: pure, without a model."""
 
+import dataclasses
 import random
 from typing import Any
 
@@ -96,6 +97,122 @@ def test_masks_of_a_draft_are_those_that_its_tokens_would_have_one_by_one() -> N
     for mask, token in zip(masks, [*answer, END], strict=True):
         assert mask == plain.next()
         plain.commit([token])
+
+
+_A, _B, _SEMICOLON = (guided.tokens(text)[0] for text in "ab;")
+_LETTERS = Guide(GuideKind.REGEX, "a*")
+
+
+def test_an_answer_that_is_too_short_does_not_end_where_anything_else_fits() -> None:
+    """sgl-project/sglang#28180: counted in tokens, and first allowed at exactly that many."""
+    asked = Asked(_LETTERS, min_tokens=3)
+    masks = asked.allowed(_chain([_A] * 5))
+    assert [END in mask for mask in masks] == [False, False, False, True, True, True]
+    asked.commit([_A, _A])
+    masks = asked.allowed(_chain([_A] * 2))
+    assert [END in mask for mask in masks] == [False, True, True]
+    assert asked.legal(_chain([END])).tokens == ()
+    assert asked.legal(_chain([_A, END])).tokens == (_A, END)
+    # Where nothing else fits, it is over all the same.
+    whole = Asked(Guide(GuideKind.CHOICE, '["a"]'), min_tokens=9)
+    whole.commit([_A])
+    assert whole.next() == [END]
+
+
+def test_a_patient_answer_ends_where_nothing_else_fits() -> None:
+    asked = Asked(dataclasses.replace(_LETTERS, is_patient=True))
+    assert END not in asked.next()
+    bounded = Asked(Guide(GuideKind.REGEX, "a{0,2}", is_patient=True))
+    masks = bounded.allowed(_chain([_A, _A]))
+    assert [mask == [END] for mask in masks] == [False, False, True]
+
+
+def test_an_end_token_that_is_text_ends_the_answer_where_it_may_be_written_or_end() -> None:
+    ends = (END, _B, _SEMICOLON)
+    asked = Asked(Guide(GuideKind.REGEX, "ab?a|a;"), end_tokens=ends)
+    # As text it may come in the middle; as an end nowhere yet.
+    assert set(asked.next()) & {*ends} == set()
+    asked.commit([_A])
+    assert set(asked.next()) & {*ends} == {_B, _SEMICOLON}
+    asked.commit([_A])
+    assert asked.next() == sorted(ends)
+    assert asked.legal(_chain([_B, _A])).tokens == (_B,)
+
+
+def test_no_token_ends_an_answer_that_has_none_to_end_with() -> None:
+    by = guided.matchers(_KNOWN)
+    by.start("r", Guide(GuideKind.CHOICE, '["a"]'), frozenset(), 0)
+    by.commit(("r", 0), [_A])
+    assert by.masks(("r", 0), Draft((_A,))) == (b"", b"")
+    assert set(by.take_failures()) == {"r"}
+    # Told once; the sequence is free, and gone.
+    assert by.take_failures() == {}
+    assert by.masks(("r", 0), Draft()) == (b"",)
+    assert by.num_requests == 0
+
+
+def test_a_form_begins_after_the_end_of_thinking_wherever_that_stands() -> None:
+    """vllm#44012, #48863: schemas held thinking down, or were forgotten after it."""
+    guide = Guide(GuideKind.CHOICE, '["ab"]', begins_after=(5, 5, 6))
+    # The beginning of the mark within the mark: 5 5 5 6.
+    for thought in ([5, 5, 6], [9, 5, 5, 5, 6], [5, 9, 6, 5, 6, 5, 5, 6]):
+        asked = Asked(guide)
+        masks = asked.allowed(_chain([*thought, _A, _B]))
+        free = [len(mask) for mask in masks[: len(thought)]]
+        # Everything but the end.
+        assert free == [SIZE - 1] * len(thought)
+        assert not any(END in mask for mask in masks[: len(thought)])
+        assert masks[-1] == [END]
+        assert END not in masks[-2]
+        for token in [*thought, _A, _B]:
+            assert token in asked.next()
+            asked.commit([token])
+        assert asked.next() == [END]
+    # A draft across the border is cut on its other side.
+    asked = Asked(guide)
+    assert asked.legal(_chain([5, 5, 6, _B])).tokens == (5, 5, 6)
+    assert asked.legal(_chain([5, 5, 6, _A, _B, END])).tokens == (5, 5, 6, _A, _B, END)
+
+
+def test_thinking_may_be_begun_or_left_out() -> None:
+    guide = Guide(GuideKind.CHOICE, '["ab"]', begins_after=(6,), opening=5)
+    asked = Asked(guide)
+    assert 5 in asked.next()
+    assert _A in asked.next()
+    assert _B not in asked.next()
+    assert asked.legal(_chain([5, 5, 6, _A])).tokens == (5, 5, 6, _A)
+    assert asked.legal(_chain([_A, 5])).tokens == (_A,)
+    asked.commit([_A])
+    assert 5 not in asked.next()
+    other = Asked(guide)
+    other.commit([5])
+    assert len(other.next()) == SIZE - 1
+
+
+def test_samples_of_a_request_part_and_end_together() -> None:
+    asked = Asked(_LETTERS)
+    by, second = asked.matchers, ("r", 1)
+    asked.commit([_A, _A])
+    assert by.masks(second, Draft()) == by.masks(("r", 2), Draft())
+    by.commit(second, [_A])
+    by.stop("r")
+    by.stop("r")
+    assert by.masks(second, Draft()) == (b"",)
+    assert by.num_requests == 0
+
+
+def test_a_guide_that_becomes_too_much_fails_alone() -> None:
+    """Its steps are counted: each is short, and the sequence ends with the library's reason."""
+    asked = Asked(Guide(GuideKind.REGEX, r"(\w{1,1000}\p{L}{1,1000}x?){1,1000}"))
+    for number in range(1, 300):
+        following = guided.allowed(asked.matchers.masks(asked.key, Draft())[0])
+        if not following:
+            break
+        asked.matchers.commit(asked.key, [following[number * 7919 % len(following)]])
+    failures = asked.matchers.take_failures()
+    assert "lexer error" in failures["r"]
+    other = Asked(_LETTERS, by=asked.matchers, id_="other")
+    assert other.next()
 
 
 def _tree(draw: Any, asked: Asked, num_tokens: int, rng: random.Random) -> Draft:

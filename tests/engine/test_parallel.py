@@ -40,7 +40,9 @@ def _answers(engine: Served, prompts: list[list[int]], count: int) -> list[list[
     found = []
     with engine.client() as client:
         for prompt in prompts:
-            for sampling in ({"temperature": 0}, {"temperature": 1, "seed": 5}):
+            form = {"structured_outputs": {"regex": "([a-z]{2,9} ){2,9}"}}
+            drawn: dict[str, Any] = {"temperature": 1, "seed": 5}
+            for sampling in ({"temperature": 0}, drawn, {**drawn, **form}):
                 body = {
                     "model": "tiny",
                     "prompt": prompt,

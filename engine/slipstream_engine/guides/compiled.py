@@ -43,8 +43,9 @@ _OPTIONS = '%llguidance {"no_forcing": true}\n'
 # has bounds on its length may need 30,000 steps once.
 _STEP_LEXER_FUEL = 50_000
 _STEP_ITEMS = 50_000
-# 1 to 2 kB each.
-_LEXER_STATES = 50_000
+# 0.4 kB each, for a sequence of its own. A string with a bound on its length takes one for each
+# character, so this is also how long all such strings of an answer may be.
+_LEXER_STATES = 100_000
 _KEPT_GUIDES = 128
 _KEPT_CHARACTERS = 1 << 20
 
