@@ -79,6 +79,23 @@ def test_a_guide_that_cannot_be_compiled_comes_and_is_told_at_once() -> None:
     assert time.monotonic() - began < 0.05
 
 
+def test_steps_go_on_while_a_guide_is_compiled() -> None:
+    """The library compiles without the interpreter's lock: what it takes is no step's pause."""
+    rank = _Rank()
+    began = last = time.monotonic()
+    rank.intake.take(_submit("a", _LONG))
+    longest_s = 0.0
+    while rank.commands.empty():
+        time.sleep(0.001)
+        now = time.monotonic()
+        longest_s, last = max(longest_s, now - last), now
+    whole_s = last - began
+    assert rank.next() == _submit("a", _LONG)
+    # Reading the text and making a grammar of it hold the lock, for milliseconds.
+    assert whole_s > 0.05
+    assert longest_s < max(0.5 * whole_s, 0.1)
+
+
 def test_compiled_guides_are_kept_up_to_a_number_and_a_size() -> None:
     compiler = Compiler(guided.vocabulary())
     first = Guide(GuideKind.REGEX, "x")

@@ -25,7 +25,7 @@ _TOO_MUCH = "it takes more than 1 s of a processor or 512 MB to compile"
 
 
 class Checker:
-    """The first guide waits half a second for the process."""
+    """The first guide waits for the process: 0.5 s, and 54 MB (104 for 151,936 tokens)."""
 
     def __init__(self, vocabulary: Vocabulary, module: str = _MODULE) -> None:
         self._vocabulary = vocabulary
