@@ -16,11 +16,12 @@ _KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
+    max_context: int
     max_bytes: int
     bounds: JsonBounds
 
     @classmethod
-    def of(cls, max_context: int, longest_token_bytes: int, max_bytes: int) -> "BodyLimits":
+    def of(cls, max_context: int, longest_token_bytes: int) -> "BodyLimits":
         """What a context can hold, several times over, and what is no prompt beside it.
 
         No text that fits has more bytes than the context has tokens of the longest kind; a byte
@@ -30,14 +31,34 @@ class BodyLimits:
         """
         own = 32 * _KIB
         bounds = JsonBounds(own + max_context, own + 2 * max_context, own + 8 * max_context)
-        of_context = _KIB * _KIB + 8 * max_context * longest_token_bytes
-        return cls(min(max_bytes, of_context), bounds)
+        max_bytes = _KIB * _KIB + 8 * max_context * longest_token_bytes
+        return cls(max_context, max_bytes, bounds)
+
+    def check_bytes(self, num_bytes: int) -> None:
+        """Raises ApiError."""
+        if num_bytes > self.max_bytes:
+            raise self._too_long(
+                f"the body has {num_bytes} bytes; at most {self.max_bytes} are read"
+            )
+
+    def check(self, body: bytes) -> None:
+        """Raises ApiError."""
+        self.check_bytes(len(body))
+        if excess := self.bounds.excess(body):
+            raise self._too_long(excess)
+
+    def _too_long(self, excess: str) -> ApiError:
+        """With the code by which clients know that they must say less."""
+        return ApiError(
+            400,
+            f"the context holds {self.max_context} tokens; {excess}",
+            code="context_length_exceeded",
+        )
 
 
 async def read(request: web.Request, limits: BodyLimits, read_s: float) -> bytes:
-    """The body. Raises ApiError: 413 for what no context holds, 408 for what does not come."""
-    if (request.content_length or 0) > limits.max_bytes:
-        raise _too_large(f"the body is larger than {limits.max_bytes} bytes")
+    """The body. Raises ApiError: 400 for what no context holds, 408 for what does not come."""
+    limits.check_bytes(request.content_length or 0)
     try:
         async with asyncio.timeout(read_s):
             body = await request.read()
@@ -47,12 +68,5 @@ async def read(request: web.Request, limits: BodyLimits, read_s: float) -> bytes
     except TimeoutError as error:
         message = f"the body did not come within {read_s:g} s"
         raise ApiError(408, message, code="request_timeout") from error
-    if len(body) > limits.max_bytes:
-        raise _too_large(f"the body is larger than {limits.max_bytes} bytes")
-    if excess := limits.bounds.excess(body):
-        raise _too_large(excess)
+    limits.check(body)
     return body
-
-
-def _too_large(message: str) -> ApiError:
-    return ApiError(413, message, code="request_too_large")

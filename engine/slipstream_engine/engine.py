@@ -111,9 +111,7 @@ class Engine:
             ),
             answerer=Answerer(config, self.rank, text.token_bytes, self.metrics, self.observations),
             token_bytes=text.token_bytes,
-            body_limits=BodyLimits.of(
-                loaded.max_context, text.longest_token_bytes, config.server.max_body_bytes
-            ),
+            body_limits=BodyLimits.of(loaded.max_context, text.longest_token_bytes),
             checker=Checker(text.vocabulary),
             digest=None if config.model.digest else DigestOf(Path(config.model.path)),
         )

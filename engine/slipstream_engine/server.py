@@ -63,7 +63,7 @@ async def _errors_as_documents(request: web.Request, handler: _Handler) -> web.S
     except Exception as error:
         shaped = _shaped(error, request)
     response = web.json_response(shaped.document(), status=shaped.status, headers=shaped.headers)
-    if shaped.status in (408, 413):
+    if not request.content.is_eof():
         # The rest of the body is not worth reading.
         response.force_close()
     return response
