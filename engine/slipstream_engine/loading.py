@@ -110,7 +110,7 @@ def load(config: EngineConfig, split: Split, rendezvous: str) -> Part:
     weights = Builder(opened.checkpoint, split, dtype, device).build(tensors)
     group = TorchGroup(split, rendezvous, device) if split.num_ranks > 1 else Alone()
     decoder = Decoder(opened.checkpoint, weights, split, group, kernels, dtype, device)
-    pool = KvPool(sizes.layout, sizes.num_pages, device)
+    pool = _pool(sizes, device)
     recorded = None
     if place.has_graphs and split.num_ranks == 1:
         recorded = RecordedDecode(
@@ -136,6 +136,16 @@ def load(config: EngineConfig, split: Split, rendezvous: str) -> Part:
         architecture=opened.checkpoint.architecture,
         load_s=time.monotonic() - began,
     )
+
+
+def _pool(sizes: Sizing, device: torch.device) -> KvPool:
+    """Raises ConfigError where there is no memory for it."""
+    try:
+        return KvPool(sizes.layout, sizes.num_pages, device)
+    except RuntimeError as error:
+        num_bytes = sizes.num_pages * sizes.layout.page_bytes
+        words = f"no memory for {sizes.num_pages} pages of all layers, {num_bytes} bytes"
+        raise ConfigError(words, "pages.kvBytes") from error
 
 
 def _kernels(config: EngineConfig, device: torch.device) -> Kernels:

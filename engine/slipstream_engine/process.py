@@ -5,8 +5,10 @@ or because the rank is gone, with the rank's last words as its own.
 """
 
 import asyncio
+import errno
 import logging
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -17,12 +19,13 @@ from slipstream_api import failure, logs
 from slipstream_api.conditions import Reason
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_api.failure import StartupFailure
-from slipstream_engine import apierror, connections, server
+from slipstream_engine import apierror, connections, server, sizing
 from slipstream_engine.chat import TemplateError
 from slipstream_engine.engine import Engine
 from slipstream_engine.messages import Failed
 from slipstream_engine.questions import TextSide
 from slipstream_engine.rankclient import RankClient
+from slipstream_engine.split import Split
 from slipstream_engine.tokens import InternalTokens
 from slipstream_engine.tracing import Tracing
 from slipstream_weights import source
@@ -41,13 +44,33 @@ def run(config_path: Path) -> int:
         folder = config.server.token_dir
         tokens = None if folder is None else InternalTokens(Path(folder))
         tracing = Tracing.start(config)
+        _check_split(config)
     except ConfigError as error:
         return _fail(Failed(Reason.CONFIG_INVALID, error.message, error.field))
+    except CheckpointError as error:
+        return _fail(_no_model(error))
     try:
         return asyncio.run(_serve(config, tokens, tracing))
     finally:
         if tracing is not None:
             tracing.stop()
+
+
+def _check_split(config: EngineConfig) -> None:
+    """By the file's header alone: each rank takes seconds and 300 MB before it looks at that.
+
+    Raises ConfigError, CheckpointError.
+    """
+    parallel = config.parallel
+    if parallel.num_ranks > 1:
+        checkpoint = source.open_checkpoint(Path(config.model.path)).checkpoint
+        sizing.check_split(checkpoint, Split(parallel.tensor, parallel.pipeline))
+
+
+def _no_model(error: CheckpointError) -> Failed:
+    is_missing = isinstance(error, ModelNotFound)
+    reason = Reason.MODEL_NOT_FOUND if is_missing else Reason.MODEL_INVALID
+    return Failed(reason, str(error), "model.path")
 
 
 async def _serve(
@@ -65,7 +88,9 @@ async def _serve(
         try:
             await site.start()
         except OSError as error:
-            return _fail(Failed(Reason.CONFIG_INVALID, f"cannot listen: {error}", "server.port"))
+            is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            field = "server.host" if is_host else "server.port"
+            return _fail(Failed(Reason.CONFIG_INVALID, f"cannot listen: {error}", field))
         pids = " ".join(map(str, rank.pids))
         _log.info("listening on %s, rank process %s", http.addresses, pids)
         return await _live(engine, terminated)
@@ -108,9 +133,7 @@ async def _open(engine: Engine) -> Failed | None:
     try:
         text = await asyncio.to_thread(_text, engine.config)
     except CheckpointError as error:
-        is_missing = isinstance(error, ModelNotFound)
-        reason = Reason.MODEL_NOT_FOUND if is_missing else Reason.MODEL_INVALID
-        return Failed(reason, str(error), "model.path")
+        return _no_model(error)
     except TemplateError as error:
         return Failed(Reason.MODEL_INVALID, str(error), "model.path")
     loaded = await engine.rank.wait_loaded()

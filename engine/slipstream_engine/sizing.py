@@ -19,14 +19,19 @@ class Sizing:
     max_context: int
 
 
-def resolve(
-    config: EngineConfig, checkpoint: Checkpoint, split: Split, kv_dtype: KvDtype
-) -> Sizing:
-    """One rank's share. Raises ConfigError: a split, a context or bytes that cannot work."""
+def check_split(checkpoint: Checkpoint, split: Split) -> None:
+    """Raises ConfigError: the model cannot be split so."""
     try:
         splits.check(checkpoint, split)
     except SplitError as error:
         raise ConfigError(str(error), f"parallel.{error.field}") from error
+
+
+def resolve(
+    config: EngineConfig, checkpoint: Checkpoint, split: Split, kv_dtype: KvDtype
+) -> Sizing:
+    """One rank's share. Raises ConfigError: a split, a context or bytes that cannot work."""
+    check_split(checkpoint, split)
     max_context = config.model.max_context or checkpoint.max_positions
     if max_context > checkpoint.max_positions:
         raise ConfigError(

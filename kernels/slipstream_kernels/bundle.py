@@ -130,7 +130,7 @@ def _function(
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Foreign code: whatever it raises is a reason to refuse it.
         raise BundleError(f"{operation}: {entry.file}: {type(error).__name__}: {error}") from error
     function = getattr(module, entry.function, None)

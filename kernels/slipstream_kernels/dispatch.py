@@ -137,5 +137,6 @@ def _for_dense(
         is_packed = any(isinstance(one, Packed) for one in matrices)
         return packed(*arguments) if is_packed else dense(*arguments)
 
-    either.__dict__["__slipstream_source__"] = source(dense)
+    # Of a checkpoint in codes the bundle runs no product: who asks what runs is told both.
+    either.__dict__["__slipstream_source__"] = f"{source(dense)}, packed by {source(packed)}"
     return either

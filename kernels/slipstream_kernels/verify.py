@@ -29,14 +29,17 @@ def verify(
     place = f"{operation} on {dict(shape)}, {str(dtype).removeprefix('torch.')}"
     for seed in _SEEDS:
         generator = torch.Generator().manual_seed(seed)
-        arguments = _moved(definition.make(shape, dtype, generator), device)
-        theirs = copy.deepcopy(arguments)
-        expected = definition.reference(*arguments)
+        try:
+            arguments = _moved(definition.make(shape, dtype, generator), device)
+            theirs = copy.deepcopy(arguments)
+            expected = definition.reference(*arguments)
+        except (RuntimeError, MemoryError) as error:
+            raise VerificationError(f"{place}: too large to be tried: {error}") from error
         try:
             answer = implementation(*theirs)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # Foreign code: whatever it raises is a reason to refuse it.
             raise VerificationError(f"{place}: {type(error).__name__}: {error}") from error
         # Arguments too: in-place operations answer there, and others must leave them alone.

@@ -195,6 +195,8 @@ def load(model: type[Config], path: Path) -> Config:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}", "") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error.reason} at {error.start}", "") from error
     return parse(model, text, origin=str(path))
 
 

@@ -48,6 +48,16 @@ def test_text_that_is_no_json_is_an_error_with_its_origin(tmp_path: Path) -> Non
         config.load(GatewayConfig, path)
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe{}", b'{"schemaVersion": "\xe9"}', b"\x80"])
+def test_bytes_that_are_no_text_are_an_error_with_their_path(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "engine.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"engine\.json is not UTF-8"):
+        config.load(EngineConfig, path)
+
+
 def test_a_missing_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"operator\.json"):
         config.load(OperatorConfig, tmp_path / "operator.json")

@@ -280,6 +280,44 @@ def test_a_context_that_the_model_was_not_made_for_is_refused_by_its_field(
     assert (last.reason, last.field) == (Reason.CONFIG_INVALID, "model.maxContext")
 
 
+@pytest.mark.parametrize(
+    ("parallel", "field"),
+    [({"pipeline": 31}, "parallel.pipeline"), ({"tensor": 7}, "parallel.tensor")],
+    ids=str,
+)
+def test_a_split_that_the_model_does_not_allow_is_refused_before_any_rank_starts(
+    model: Path, tmp_path: Path, parallel: dict[str, int], field: str
+) -> None:
+    engine = served.start(served.config(model, parallel=parallel), tmp_path)
+    assert engine.exit_code(served.START_S) == 1
+    last = engine.last_failure()
+    assert last is not None
+    assert (last.reason, last.field) == (Reason.CONFIG_INVALID, field)
+    assert "rank process" not in engine.log()
+
+
+def test_more_pages_than_there_is_memory_are_refused_by_their_field(
+    model: Path, tmp_path: Path
+) -> None:
+    engine = served.start(served.config(model, pages={"kvBytes": 10**18}), tmp_path)
+    assert engine.exit_code(served.START_S) == 1
+    last = engine.last_failure()
+    assert last is not None
+    assert (last.reason, last.field) == (Reason.CONFIG_INVALID, "pages.kvBytes")
+    assert "no memory for" in last.message
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+def test_a_host_that_is_not_this_one_is_refused_by_its_field(
+    model: Path, tmp_path: Path, host: str
+) -> None:
+    engine = served.start(served.config(model, server={"host": host}), tmp_path)
+    assert engine.exit_code(served.START_S) == 1
+    last = engine.last_failure()
+    assert last is not None
+    assert (last.reason, last.field) == (Reason.CONFIG_INVALID, "server.host")
+
+
 def test_a_port_that_is_taken_is_refused_by_its_field(model: Path, tmp_path: Path) -> None:
     import socket
 

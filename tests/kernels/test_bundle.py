@@ -71,6 +71,8 @@ _BAD = {
         ),
         "differs by",
     ),
+    "exits": ("wide = x.float()", "raise SystemExit(3)", "SystemExit: 3"),
+    "exits at once": ("import torch", "raise SystemExit(0)", "SystemExit: 0"),
     "no import": ("import torch", "import no_such_module", "no_such_module"),
     "not Python": ("import torch", "import torch torch", "SyntaxError"),
     "answers nothing": ("return weight *", "weight *", "NoneType instead of a tensor"),
@@ -84,6 +86,12 @@ def test_a_bundle_with_one_bad_answer_is_not_used_at_all(
     assert old in _GOOD
     sha256 = write(tmp_path, _GOOD.replace(old, new))
     with pytest.raises(BundleError, match=message):
+        load(tmp_path, sha256)
+
+
+def test_a_shape_too_large_for_any_memory_is_refused(tmp_path: Path) -> None:
+    sha256 = write(tmp_path, shapes=[{"tokens": 1_048_576, "size": 1_048_576}])
+    with pytest.raises(BundleError, match="too large to be tried"):
         load(tmp_path, sha256)
 
 
@@ -187,7 +195,7 @@ def test_a_bundle_gets_no_matrices_in_codes_since_none_were_tried(tmp_path: Path
         shapes=[{"tokens": 2, "rows": 16, "cols": 32}],
     )
     kernels = load(tmp_path, sha256)
-    assert kernels.sources()["linear"] == f"tried@{sha256[:12]}"
+    assert kernels.sources()["linear"] == f"tried@{sha256[:12]}, packed by reference"
     codes = torch.ones(16, 32, dtype=torch.uint8)
     packed = weights.pack(codes, torch.ones(16, 1), torch.zeros(16, 1), 4)
     x = torch.ones(1, 32)
