@@ -13,6 +13,8 @@ import torch
 from slipstream_api import config as configs
 from slipstream_api.config import EngineConfig
 from slipstream_engine import loading
+from slipstream_engine.guides.compiled import Compiler
+from slipstream_engine.guides.matcher import Matchers
 from slipstream_engine.messages import Submit
 from slipstream_engine.request import Request, SamplingParams
 from slipstream_engine.split import Split
@@ -25,7 +27,7 @@ _GREEDY = SamplingParams(temperature=0.0)
 class Ours:
     def __init__(self, config: EngineConfig) -> None:
         part = loading.load(config, Split(), "")
-        self._loop = part.loop(part.runner)
+        self._loop = part.loop(part.runner, Matchers(Compiler()))
         self._ids = itertools.count()
 
     def generate(self, job: Job) -> Timing:

@@ -22,6 +22,7 @@ from slipstream_engine.messages import (
     Abort,
     AbortSample,
     Failed,
+    Forget,
     Loaded,
     Start,
     Step,
@@ -175,7 +176,8 @@ def _serve(connection: socket.socket, commands: "queue.SimpleQueue[messages.ToRa
                 return 0
             if isinstance(command, Submit):
                 _obey(connection, command.request)
-            assert not isinstance(command, Start | Words)
+            # It keeps no past answers: there is nothing to forget.
+            assert not isinstance(command, Start | Words | Forget)
             engine.take(command)
         connection.sendall(messages.encode(engine.step()))
         time.sleep(step_s)

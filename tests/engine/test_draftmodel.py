@@ -23,7 +23,7 @@ from slipstream_engine.spec.draft import Draft, Key, Subject
 from slipstream_engine.spec.speculation import Speculation
 from slipstream_engine.split import Split
 from tests.depth import cases
-from tests.engine import local, served, tiny, workloads
+from tests.engine import guided, local, served, tiny, workloads
 from tests.engine.workloads import MAX_CONTEXT, SHAPE, Known, Workload
 
 _KEY: Key = ("a", 0)
@@ -179,7 +179,7 @@ def test_a_configuration_names_the_draft_model(folder: Path) -> None:
     assert part.draft_model is not None
     # A model that is as dear as the target is rightly never asked: let it cost nothing.
     part = replace(part, draft_model=replace(part.draft_model, cost=0.0))
-    loop = part.loop(part.runner)
+    loop = part.loop(part.runner, guided.matchers())
     loop.take(Submit(local.request("a", range(9), 9)))
     sources = set()
     num_steps = 0
