@@ -1,8 +1,10 @@
 """The real small model through our engine against transformers, token for token (float32)."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -10,9 +12,13 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from slipstream_api.speculator import SpeculatorSpec
 from slipstream_cli import install
+from slipstream_engine import drafting
+from slipstream_engine.batch import Sampled
 from slipstream_engine.chat import ChatTemplate
 from slipstream_engine.conversation import Message
+from slipstream_engine.request import Request, SamplingParams
 from slipstream_engine.runner import Runner
 from slipstream_engine.scheduler import Scheduler
 from slipstream_weights import export, source
@@ -201,6 +207,80 @@ def test_four_bits_stay_near_what_they_stand_for(
     print(f"mean KL {total / count:.5f} nats, same choice {agreed / count:.4f}, {count} tokens")
     assert count > 400
     assert 0.0 < total / count < 0.02
+
+
+_LONG_CONTEXT = 3072
+_WORDS = "def return class import numpy list sort the quick brown fox 1 2 { } ( ) == foo bar"
+_LONG = {
+    "greedy": (1000, SamplingParams(temperature=0.0, num_top_logprobs=3)),
+    "seeded": (1400, SamplingParams(temperature=0.8, seed=4, num_top_logprobs=3)),
+    "in two": (1900, SamplingParams(temperature=0.9, top_p=0.9, seed=5, num_top_logprobs=3)),
+    "longest": (2500, SamplingParams(temperature=0.0, num_top_logprobs=3)),
+}
+
+
+def _long_requests(text_model: TextModel) -> list[Request]:
+    """Texts with a common beginning of 700 words, in which phrases come again and again."""
+    random = Random(9)
+    phrases = [" ".join(random.choices(_WORDS.split(), k=6)) for _ in range(40)]
+    shared = " ".join(random.choices(phrases, k=120))
+    made = []
+    for name, (num_tokens, sampling) in _LONG.items():
+        text = shared + " ".join(random.choices(phrases, k=600))
+        tokens = text_model.tokenizer.encode(text, add_special_tokens=False).ids[:num_tokens]
+        assert len(tokens) == num_tokens
+        num_samples = 2 if name == "in two" else 1
+        made.append(local.request(name, tokens, 24, sampling, num_samples=num_samples))
+    return made
+
+
+Draws = dict[tuple[str, int], list[Sampled]]
+
+
+def test_long_prompts_are_answered_to_the_bit_alone_together_chunked_cached_and_drafted(
+    path: Path, text_model: TextModel
+) -> None:
+    model, requests = local.decoder(path, is_packed=True), _long_requests(text_model)
+    num_pages = 900
+
+    def answers(
+        arrivals: list[tuple[int, Request]],
+        tokens: int,
+        *,
+        prefix_cache: bool = False,
+        runs: int = 1,
+        method: Literal["none", "auto"] = "none",
+    ) -> list[Draws]:
+        """What each of several runs over one pool of pages gave."""
+        limits = local.limits(_LONG_CONTEXT, tokens=tokens, prefix_cache=prefix_cache)
+        runner = Runner(model, local.pool(model, 16, num_pages, dtype="bfloat16"))
+        spec = SpeculatorSpec(method=method)
+        speculation = drafting.make(spec, runner, limits, time.perf_counter)
+        scheduler = Scheduler(limits, num_pages, speculation=speculation)
+        told = []
+        for _ in range(runs):
+            draws = local.drive_to_draws(scheduler, runner, arrivals)
+            told.append({key: [one.sampled for one in progress] for key, progress in draws.items()})
+        if method != "none":
+            outcomes = () if speculation is None else speculation.take_outcomes()
+            assert sum(one.num_accepted for one in outcomes) > 10
+        return told
+
+    alone: Draws = {}
+    for one in requests:
+        (told,) = answers([(0, one)], 4096)
+        alone |= told
+    staggered = [(number * 3, one) for number, one in enumerate(requests)]
+    backwards = [(0, one) for one in reversed(requests)]
+    for name, told in {
+        "together": answers(staggered, 512),
+        "in small chunks": answers(backwards, 130),
+        "from the cache": answers(staggered, 700, prefix_cache=True, runs=2),
+        "drafted": answers(backwards, 512, prefix_cache=True, runs=2, method="auto"),
+    }.items():
+        for run, draws in enumerate(told):
+            for key, sampled in draws.items():
+                assert sampled == alone[key], (name, run, key)
 
 
 def test_the_file_and_its_dequantised_export_agree(path: Path, tmp_path: Path) -> None:
