@@ -268,8 +268,8 @@ def test_long_prompts_are_answered_to_the_bit_alone_together_chunked_cached_and_
 
     alone: Draws = {}
     for one in requests:
-        (told,) = answers([(0, one)], 4096)
-        alone |= told
+        (draws,) = answers([(0, one)], 4096)
+        alone |= draws
     staggered = [(number * 3, one) for number, one in enumerate(requests)]
     backwards = [(0, one) for one in reversed(requests)]
     for name, told in {
