@@ -36,8 +36,9 @@ def make(
         return None
     store = _store(spec)
     members = _members(spec, store)
-    most = min(limits.max_batch_tokens, limits.max_context)
-    measured_s = costs.measure(runner, limits.page_tokens, most, clock)
+    measured_s = costs.measure(
+        runner, limits.page_tokens, limits.max_batch_tokens, limits.max_context, clock
+    )
     if model is not None:
         members.append(replace(model, cost=model.cost / measured_s[1]))
     synthetic, drafter = None, Chooser(members, _report)

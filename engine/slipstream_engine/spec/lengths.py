@@ -40,8 +40,9 @@ class CostTable:
         if not all(math.isfinite(cost) and cost > 0 for cost in measured_s.values()):
             raise ValueError("a step's measured seconds must be positive numbers")
         self._tokens = sorted(measured_s)
-        # More tokens that took less time were noise.
-        self._seconds = list(accumulate((measured_s[count] for count in self._tokens), max))
+        # Noise only adds: where more tokens took less time, the fewer ones do not take more.
+        falling = (measured_s[count] for count in reversed(self._tokens))
+        self._seconds = list(accumulate(falling, min))[::-1]
         last = self._tokens[-1]
         slope = self._seconds[-1] / last
         if len(self._tokens) > 1:
