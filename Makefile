@@ -36,6 +36,9 @@ mutants: environment ## one-line faults that must each turn a named test red
 bench-engine: environment ## the engine against transformers, llama.cpp and vLLM; wants a quiet machine
 	@$(BIN)/python -m tests.bench.engine
 
+bench-edits: environment ## what drafts are worth on real edits, against llama.cpp and ourselves; wants a quiet machine
+	@$(BIN)/python -m tests.bench.edits
+
 bench-drafters: environment ## tokens a step of drafts on real edits, without a model
 	@$(BIN)/python -m tests.bench.drafters
 
@@ -76,4 +79,4 @@ $(ENVIRONMENT): pyproject.toml .ci/constraints.txt .ci/sample-model.txt | $(UV)
 node-prerequisites:
 	@PYTHONPATH=operator $(PYTHON) -m slipstream_local.prerequisites $(if $(filter local,$(CLUSTER)),--node)
 
-.PHONY: node-prerequisites help demo test test-fast test-full test-kind mutants bench-engine bench-drafters check format environment tools constraints clean
+.PHONY: node-prerequisites help demo test test-fast test-full test-kind mutants bench-engine bench-edits bench-drafters check format environment tools constraints clean

@@ -8,7 +8,8 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import TypeVar
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,49 @@ class Timing:
     num_tokens: int
 
 
-def serve(versions: dict[str, str], generate: Callable[[Job], Timing]) -> None:
+@dataclass(frozen=True)
+class DraftedJob:
+    """Continue every prompt by exactly `num_tokens`, with the help of drafts.
+
+    `drafts`: how they are made, as the process that is asked names it; `prediction`: what the
+    answer to the only prompt will probably repeat. `answer`: what it must be, token by token: the
+    logit of its next token is raised above all others wherever a token is drawn, and nothing else
+    is changed. Without one the tokens are drawn at a temperature of 1 with these seeds.
+    """
+
+    prompts: list[list[int]]
+    num_tokens: int
+    drafts: str
+    prediction: list[int] = field(default_factory=list)
+    answer: list[int] = field(default_factory=list)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """Seconds as in `Timing`, the answers, and what the steps after the first token were.
+
+    A drafted token counts as accepted when it became output.
+    """
+
+    first_s: float
+    last_s: float
+    answers: list[list[int]]
+    num_steps: int
+    num_drafted: int
+    num_accepted: int
+
+
+J = TypeVar("J", Job, DraftedJob)
+
+
+def serve(
+    versions: dict[str, str], job: type[J], generate: Callable[[J], Timing | Drafted]
+) -> None:
     """Tell that the model is loaded, then answer jobs until stdin ends."""
     # Libraries print to stdout what they like: the answers have a descriptor of their own.
     with os.fdopen(int(sys.argv[1]), "w", encoding="utf-8") as answers:
         print(json.dumps(versions), file=answers, flush=True)
         for line in sys.stdin:
-            timing = generate(Job(**json.loads(line)))
-            print(json.dumps(asdict(timing)), file=answers, flush=True)
+            found = generate(job(**json.loads(line)))
+            print(json.dumps(asdict(found)), file=answers, flush=True)

@@ -95,4 +95,5 @@ class Llama:
 if __name__ == "__main__":
     peer = Llama(sys.argv[2], int(sys.argv[3]))
     system = " ".join(llama.llama_print_system_info().decode().split())
-    engine_job.serve({"llama-cpp-python": llama.__version__, "llama.cpp": system}, peer.generate)
+    versions = {"llama-cpp-python": llama.__version__, "llama.cpp": system}
+    engine_job.serve(versions, Job, peer.generate)

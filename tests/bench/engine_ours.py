@@ -49,4 +49,4 @@ class Ours:
 
 if __name__ == "__main__":
     ours = Ours(configs.load(EngineConfig, Path(sys.argv[2])))
-    engine_job.serve({"torch": torch.__version__}, ours.generate)
+    engine_job.serve({"torch": torch.__version__}, Job, ours.generate)

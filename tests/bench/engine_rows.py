@@ -3,11 +3,9 @@
 import functools
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -15,10 +13,9 @@ from slipstream_bench import words
 from slipstream_bench.seeds import rng_of
 from slipstream_engine import rankprocess
 from slipstream_weights import source
-from tests.bench import engine_peers, engine_sides
-from tests.bench.engine_sides import HOST, Generator, Server, Side
-
-S = TypeVar("S", bound=Side)
+from tests.bench import comparison, engine_peers, engine_sides
+from tests.bench.comparison import Pair, Row, Setting
+from tests.bench.engine_sides import HOST, Generator, Server
 
 NAME = "smollm2"
 _DECODE_TOKENS = 128
@@ -30,41 +27,6 @@ _NUM_CHATS = 8
 _FIXED = ("--max-tokens", str(_DECODE_TOKENS), "--extra-body", '{"ignore_eos": true}')
 # 1850 words of the agent's system prompt are 3,000 tokens of SmolLM2.
 _PREFIX_WORDS, _TURN = 1850, 5
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """`build`: for what is written; `peers`: their environments; `threads`: of each side."""
-
-    root: Path
-    build: Path
-    peers: Path
-    threads: int
-    tell: Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Row(Generic[S]):
-    """`measure` asks a side, with a number that chooses the prompts; `is_time`: less is better."""
-
-    name: str
-    work: str
-    against: str
-    unit: str
-    floor: float
-    aim: float
-    measure: Callable[[S, int], float]
-    is_time: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Pair(Generic[S]):
-    """Rows for which the same two sides are started."""
-
-    peer_name: str
-    ours: Callable[[Setting], S]
-    peer: Callable[[Setting], S]
-    rows: tuple[Row[S], ...]
 
 
 def decode(side: Generator, number: int) -> float:
@@ -108,7 +70,7 @@ def last_turn_s(side: Server, number: int) -> float:
 
 def our_generator(setting: Setting) -> Generator:
     # No prefix cache: the peers have none here, and every prompt is to be computed.
-    config = _engine_json(setting, 0, has_prefix_cache=False)
+    config = engine_json(setting, 0, has_prefix_cache=False)
     return Generator(
         python=Path(sys.executable),
         module="tests.bench.engine_ours",
@@ -144,7 +106,7 @@ def llama_generator(setting: Setting) -> Generator:
 
 def our_server(setting: Setting, *, has_prefix_cache: bool = True) -> Server:
     port = engine_sides.unused_port()
-    config = _engine_json(setting, port, has_prefix_cache=has_prefix_cache)
+    config = engine_json(setting, port, has_prefix_cache=has_prefix_cache)
     return Server(
         [sys.executable, "-m", "slipstream_cli", "engine", "serve", "--config", config],
         port,
@@ -189,16 +151,21 @@ def _tokenizer() -> Tokenizer:
     return source.open_checkpoint(engine_peers.gguf()).text_model().tokenizer
 
 
-def _engine_json(setting: Setting, port: int, *, has_prefix_cache: bool) -> Path:
+def engine_json(
+    setting: Setting, port: int, *, has_prefix_cache: bool, drafts: str = "none"
+) -> Path:
+    """A configuration of the engine; `drafts`: the speculator's method."""
     document: dict[str, Any] = {
         "schemaVersion": 1,
         "revision": "bench",
         "model": {"name": NAME, "namespace": "bench", "path": str(engine_peers.gguf())},
         "server": {"host": HOST, "port": port, "tokenDir": None},
         "pages": {"prefixCache": has_prefix_cache},
+        "speculator": {"method": drafts},
         "threads": setting.threads,
     }
-    path = setting.build / f"engine-{'with' if has_prefix_cache else 'without'}-prefix-cache.json"
+    cache = "with" if has_prefix_cache else "without"
+    path = setting.build / f"engine-{cache}-prefix-cache-{drafts}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=2), encoding="utf-8")
     return path
@@ -207,8 +174,7 @@ def _engine_json(setting: Setting, port: int, *, has_prefix_cache: bool) -> Path
 PAIRS: tuple[Pair[Any], ...] = (
     Pair(
         "transformers",
-        our_generator,
-        transformers_generator,
+        comparison.apart(our_generator, transformers_generator),
         (
             Row(
                 "transformers-decode",
@@ -223,8 +189,7 @@ PAIRS: tuple[Pair[Any], ...] = (
     ),
     Pair(
         "llama.cpp",
-        our_generator,
-        llama_generator,
+        comparison.apart(our_generator, llama_generator),
         (
             Row(
                 "decode",
@@ -249,8 +214,7 @@ PAIRS: tuple[Pair[Any], ...] = (
     ),
     Pair(
         "vLLM",
-        our_server,
-        vllm_server,
+        comparison.apart(our_server, vllm_server),
         (
             Row(
                 "http-one",
@@ -274,8 +238,7 @@ PAIRS: tuple[Pair[Any], ...] = (
     ),
     Pair(
         "without prefix cache",
-        our_server,
-        functools.partial(our_server, has_prefix_cache=False),
+        comparison.apart(our_server, functools.partial(our_server, has_prefix_cache=False)),
         (
             Row(
                 "prefix",

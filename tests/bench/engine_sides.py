@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
-from tests.bench.engine_job import Job, Timing
+from tests.bench.engine_job import Drafted, DraftedJob, Job, Timing
 
 HOST = "127.0.0.1"
 # vLLM compiles the model when it starts; on two busy cores that is minutes.
@@ -50,6 +50,7 @@ class Side:
         """`folder`: where it runs; `descriptors`: those of ours that it may use too."""
         self._log = log
         self.versions: dict[str, str] = {}
+        self.facts: dict[str, float] = {}
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as file:
             self._process = subprocess.Popen(
@@ -63,7 +64,7 @@ class Side:
                 process_group=0,
             )
 
-    def __enter__(self) -> "Side":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -125,15 +126,27 @@ class Generator(Side):
 
     def generate(self, prompts: list[list[int]], num_tokens: int) -> Timing:
         """Raises SideError: it ended, or said less than it was asked for."""
-        questions = self._process.stdin
-        if questions is None:
-            raise self._failed("no way to ask")
-        questions.write(json.dumps(asdict(Job(prompts, num_tokens))).encode() + b"\n")
-        questions.flush()
-        timing = Timing(**self._answer())
+        timing = Timing(**self._ask(Job(prompts, num_tokens)))
         if timing.num_tokens != num_tokens * len(prompts):
             raise self._failed(f"{timing.num_tokens} tokens of {num_tokens} × {len(prompts)}")
         return timing
+
+    def draft(self, job: DraftedJob) -> Drafted:
+        """Raises SideError: it ended, or its answers are not what they had to be."""
+        drafted = Drafted(**self._ask(job))
+        if job.answer and drafted.answers != [job.answer]:
+            raise self._failed("the answer is not the one that was forced")
+        if [len(answer) for answer in drafted.answers] != [job.num_tokens] * len(job.prompts):
+            raise self._failed(f"answers that are not {job.num_tokens} tokens long")
+        return drafted
+
+    def _ask(self, job: Job | DraftedJob) -> dict[str, Any]:
+        questions = self._process.stdin
+        if questions is None:
+            raise self._failed("no way to ask")
+        questions.write(json.dumps(asdict(job)).encode() + b"\n")
+        questions.flush()
+        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         line = self._answers.readline()

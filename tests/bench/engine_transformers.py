@@ -52,4 +52,4 @@ class Transformers:
 if __name__ == "__main__":
     torch.set_num_threads(int(sys.argv[3]))
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}
-    engine_job.serve(versions, Transformers(sys.argv[2]).generate)
+    engine_job.serve(versions, Job, Transformers(sys.argv[2]).generate)
