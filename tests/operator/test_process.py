@@ -65,20 +65,23 @@ def test_sigterm_ends_an_operator_that_still_waits_for_the_api_server(tmp_path: 
 def test_what_nobody_foresaw_is_told_like_every_other_failure(
     component: str, tmp_path: Path
 ) -> None:
-    """Here: a file that is no text. The kubelet shows the last line of the log."""
+    """Here: a library that cannot be read. The kubelet shows the last line of the log."""
+    (tmp_path / "prometheus_client.py").write_text("raise OSError('the disk is broken')")
     path = tmp_path / "config.json"
-    path.write_bytes(b'{"schemaVersion": 1, "revision": "\xff\xfe"}')
+    path.write_text("{}")
+    before = os.environ.get("PYTHONPATH", "")
     done = subprocess.run(
         [sys.executable, "-m", "slipstream_cli", component, "serve", "--config", str(path)],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
         check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{before}"},
     )
     assert done.returncode == 1
     told = failure.parse(done.stderr.splitlines()[-1])
     assert told is not None
-    assert "utf-8" in told.message
+    assert "the disk is broken" in told.message
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a process namespace needs root")
