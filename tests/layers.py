@@ -71,8 +71,8 @@ LAYERS = (
     ),
     Layer(
         "engine",
-        # A minute of bad clients, and the real model against transformers.
-        720,
+        # A minute of bad clients, the real model against transformers, and drafts and forms over HTTP.
+        1200,
         (pytest("-m", NO_CLUSTER, "tests/engine", "tests/kernels"),),
         full_factor=20,
     ),
