@@ -71,7 +71,7 @@ LAYERS = (
     ),
     Layer(
         "engine",
-        # A minute of bad clients, the real model against transformers, and drafts and forms over HTTP.
+        # A minute of bad clients, the real model against transformers, drafts and forms over HTTP.
         1200,
         (pytest("-m", NO_CLUSTER, "tests/engine", "tests/kernels"),),
         full_factor=20,
