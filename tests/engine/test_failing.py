@@ -79,7 +79,10 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back(slow: Side) -> No
         assert refused.status_code == 429
         assert refused.json()["error"]["code"] == "queue_full"
         assert refused.headers["retry-after"] == "5"  # nothing was measured yet
-        await streams[0].task
+        # Which one came first is not known, and a client has the end of its answer a moment before
+        # its place is free.
+        await asyncio.wait([one.task for one in streams], return_when=asyncio.FIRST_COMPLETED)
+        await side.until(lambda: slow.engine.num_outstanding < 3)
         again = [_Stream(slow, max_tokens=1)]
         await side.until(lambda: slow.engine.num_outstanding == 3)
         measured = await client.post(PLAIN, json=_plain(stream=True))
