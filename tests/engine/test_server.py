@@ -162,7 +162,7 @@ _BAD: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "tool role": (
         _CHAT,
         {"messages": [_USER, {"role": "tool", "content": "x"}]},
-        "messages[1].role",
+        "messages[1].tool_call_id",
     ),
     "no content": (_CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
     "null content": (
@@ -186,7 +186,7 @@ _BAD: dict[str, tuple[str, dict[str, Any], str | None]] = {
     ),
     "unknown field": (_CHAT, {"temprature": 1}, "temprature"),
     "tools": (_CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    "response_format": (_CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
+    "response_format": (_CHAT, {"response_format": {"type": "xml"}}, "response_format"),
     "bias of no token": (_CHAT, {"logit_bias": {"100000": 1}}, "logit_bias"),
     "seventeen answers": (_CHAT, {"n": 17}, "n"),
     "no answer": (_CHAT, {"n": 0}, "n"),
