@@ -101,19 +101,21 @@ def test_the_charts_rights_are_enough_for_the_life_of_a_model(
         leaseName=lease,
         operatorNamespace=NAMESPACE,
     ) as operator:
-        kit.create_model(api, namespace, kit.model("allowed", scaling={"replicas": 2}))
-        api.wait_condition(namespace, "allowed", "Ready", "True")
-        kit.patch_model(api, namespace, "allowed", {"model": {"source": "file:///other.gguf"}})
-        api.wait_condition(namespace, "allowed", "Ready", "True")
-        kit.create_model(api, namespace, kit.model("second"))
-        api.wait_condition(namespace, "second", "Ready", "True")
+        # Names of their own: the models of the other mode may still be there, and hold theirs.
+        first, second = f"first-{mode}", f"second-{mode}"
+        kit.create_model(api, namespace, kit.model(first, scaling={"replicas": 2}))
+        api.wait_condition(namespace, first, "Ready", "True")
+        kit.patch_model(api, namespace, first, {"model": {"source": "file:///other.gguf"}})
+        api.wait_condition(namespace, first, "Ready", "True")
+        kit.create_model(api, namespace, kit.model(second))
+        api.wait_condition(namespace, second, "Ready", "True")
         secret = f"/api/v1/namespaces/{namespace}/secrets/{names.TOKEN_SECRET}"
         kit.wait_for(
             lambda: len(api.must("GET", secret)["metadata"]["ownerReferences"]) == 2,
             "two owners of the token",
         )
-        kit.patch_model(api, namespace, "allowed", {"scaling": {"replicas": 0}})
-        api.wait_condition(namespace, "allowed", "Ready", "False", "ScaledToZero")
+        kit.patch_model(api, namespace, first, {"scaling": {"replicas": 0}})
+        api.wait_condition(namespace, first, "Ready", "False", "ScaledToZero")
         assert operator.metric('slipstream_operator_reconcile_errors_total{cause="bug"}') == 0
         kit.wait_for(lambda: kit.has_no_late_watch(operator), "watches that brought every write")
         log = operator.log.read_text()
