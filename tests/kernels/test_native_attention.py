@@ -103,7 +103,8 @@ def _sequences(draw: st.DrawFn) -> tuple[tuple[int, int, int], Span, bool]:
     Lengths near the borders of blocks, parts and tiles more often than others.
     """
     kv_heads = draw(st.integers(1, 3))
-    heads = kv_heads * draw(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 13, 49]))
+    # More than 128 heads are not these kernels' to answer.
+    heads = kv_heads * draw(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 13, 42]))
     size = draw(st.sampled_from([16, 32, 48, 64, 80, 128, 144, 256]))
     count = draw(st.one_of(st.integers(1, 9), st.integers(1, 70)))
     border = draw(st.sampled_from([0, 32, 480, 512, 544, 1024]))
