@@ -171,10 +171,16 @@ class Decoder:
             return kernels.linear(
                 kernels.silu_mul(kernels.linear(x, mlp.gate_up, None)), mlp.down, None
             )
-        logits = torch.nn.functional.linear(x.float(), mlp.router)
+        logits = self._route_logits(x, mlp.router)
         chosen, shares = kernels.route(logits, mlp.correction, mlp.routing)
         answer = kernels.experts(x, chosen, shares, mlp.gate_ups, mlp.downs)
         return answer if mlp.shared is None else answer + self._mlp(mlp.shared, x)
+
+    def _route_logits(self, x: Tensor, router: Tensor) -> Tensor:
+        """Experts are chosen in float32, which the model's own products may not know."""
+        if x.dtype is torch.float32:
+            return self._kernels.linear(x, router, None)
+        return torch.nn.functional.linear(x.float(), router)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return self._kernels.rms_norm(x, weight, self.checkpoint.rms_norm_eps)

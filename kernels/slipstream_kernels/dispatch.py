@@ -106,6 +106,7 @@ def for_device(device: torch.device) -> Kernels:
         rope_write_kv=library.rope_write_kv,
         silu_mul=library.silu_mul,
         paged_attention=library.paged_attention,
+        route=library.route,
         experts=library.experts,
     )
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from slipstream_kernels import compile as compiled
 from slipstream_kernels import cpu, reference
-from slipstream_kernels.reference import Span
+from slipstream_kernels.reference import Routing, Span
 from slipstream_kernels.weights import GROUP, TILE_ROWS, Packed, Weight
 
 # What the C code's registers and loops are made for.
@@ -24,6 +24,7 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "slipstream_linear": (
         *(_Pointer, _Int64, _Int64, _Int64, _Pointer, _Int64, _Int, _Pointer, _Pointer),
     ),
+    "slipstream_dense": (_Pointer, _Int64, _Int64, _Pointer, _Int64, _Int64, _Pointer, _Pointer),
     "slipstream_attention": (
         *(_Pointer, _Int64, _Pointer, _Pointer, _Int, _Pointer, _Int64),
         *(_Pointer, _Pointer, _Pointer, _Int64, _Int64, _Int64, _Pointer),
@@ -34,6 +35,7 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
         *(_Int64, _Int64, _Int64, _Int64, _Int64),
     ),
     "slipstream_silu_mul": (_Pointer, _Int64, _Int64, _Pointer),
+    "slipstream_sigmoid": (_Pointer, _Int64, _Pointer),
 }
 
 
@@ -55,10 +57,12 @@ class Native:
         self.__slipstream_source__ = f"native-{level}"
         self._set_threads = library.slipstream_set_threads
         self._linear = library.slipstream_linear
+        self._dense = library.slipstream_dense
         self._attention = library.slipstream_attention
         self._rms_norm = library.slipstream_rms_norm
         self._rope_write_kv = library.slipstream_rope_write_kv
         self._silu_mul = library.slipstream_silu_mul
+        self._sigmoid = library.slipstream_sigmoid
         # A step's layers see the same spans: what they say to C is written down once.
         self._latest = _work([])
 
@@ -70,33 +74,45 @@ class Native:
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
         """As the reference. Raises MemoryError, ValueError: shapes that do not fit."""
-        if not isinstance(weight, Packed):
+        if isinstance(weight, Packed):
+            rows, cols = weight.rows, weight.cols
+        elif _is_plain(weight) and x.dtype is torch.float32:
+            rows, cols = weight.shape
+        else:
             return functional.linear(x, weight, bias)
         if x.dtype is not torch.float32 or x.stride(-1) != 1:
             return self.linear(x.float().contiguous(), weight, bias).to(x.dtype)
-        if x.dim() != 2 or x.shape[1] != weight.cols:
-            raise ValueError(f"{list(x.shape)} times {weight.rows} rows of {weight.cols}")
+        if x.dim() != 2 or x.shape[1] != cols:
+            raise ValueError(f"{list(x.shape)} times {rows} rows of {cols}")
         if bias is not None:
-            if bias.shape != (weight.rows,):
-                raise ValueError(f"a bias of {list(bias.shape)} for {weight.rows} rows")
+            if bias.shape != (rows,):
+                raise ValueError(f"a bias of {list(bias.shape)} for {rows} rows")
             bias = bias.float().contiguous()
-        y = torch.empty((len(x), weight.rows), dtype=torch.float32, device=x.device)
-        if len(x) == 0:
+        count = len(x)
+        y = torch.empty((count, rows), dtype=torch.float32, device=x.device)
+        if count == 0:
             return y  # a chunk of a prompt of which no token's logits are wanted
-        failed = self._linear(
-            x.data_ptr(),
-            x.stride(0),
-            len(x),
-            weight.cols // GROUP,
-            weight.data_at,
-            weight.rows // TILE_ROWS,
-            weight.bits,
-            None if bias is None else bias.data_ptr(),
-            y.data_ptr(),
-        )
-        if failed:
-            raise MemoryError(f"no memory for a product of {len(x)} rows")
+        left = (x.data_ptr(), x.stride(0), count)
+        right = (None if bias is None else bias.data_ptr(), y.data_ptr())
+        if not isinstance(weight, Packed):
+            self._dense(*left, weight.data_ptr(), rows, cols, *right)
+        elif self._linear(
+            *left, cols // GROUP, weight.data_at, rows // TILE_ROWS, weight.bits, *right
+        ):
+            raise MemoryError(f"no memory for a product of {count} rows")
         return y
+
+    def route(
+        self, logits: Tensor, correction: Tensor | None, routing: Routing
+    ) -> tuple[Tensor, Tensor]:
+        """As the reference; torch's sigmoid of a number depends on where it stands in a batch."""
+        return reference.route(logits, correction, routing, self._sigmoid_of)
+
+    def _sigmoid_of(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        answer = torch.empty_like(x)
+        self._sigmoid(x.data_ptr(), x.numel(), answer.data_ptr())
+        return answer
 
     def experts(
         self,
@@ -106,10 +122,12 @@ class Native:
         gate_ups: list[Weight],
         downs: list[Weight],
     ) -> Tensor:
-        return reference.experts(x, chosen, weights, gate_ups, downs, self.linear)
+        return reference.experts(x, chosen, weights, gate_ups, downs, self.linear, self.silu_mul)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         size = x.shape[-1]
+        if not x.is_contiguous():
+            x = x.contiguous()  # heads between others
         if not (_is_plain(x) and _is_plain(weight) and weight.shape == (size,)) or not x.numel():
             return cpu.rms_norm(x, weight, eps)
         normed = torch.empty_like(x)

@@ -209,13 +209,18 @@ def paged_decode(
     ).squeeze(2)
 
 
-def route(logits: Tensor, correction: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]:
+def route(
+    logits: Tensor,
+    correction: Tensor | None,
+    routing: Routing,
+    sigmoid: Callable[[Tensor], Tensor] = torch.sigmoid,
+) -> tuple[Tensor, Tensor]:
     """The experts of each token and their weights: two [tokens, num_active], the second float32.
 
     logits: [tokens, experts]; correction: [experts], added to the scores for the choice only.
     """
     wide = logits.float()
-    scores = wide.sigmoid() if routing.is_sigmoid else wide.softmax(dim=-1)
+    scores = sigmoid(wide) if routing.is_sigmoid else wide.softmax(dim=-1)
     choice = scores if correction is None else scores + correction
     if routing.num_groups > 1:
         groups = choice.view(len(choice), routing.num_groups, -1)
@@ -236,16 +241,18 @@ def experts(
     gate_ups: list[Weight],
     downs: list[Weight],
     product: Callable[[Tensor, Weight, Tensor | None], Tensor] = linear,
+    gate: Callable[[Tensor], Tensor] = silu_mul,
 ) -> Tensor:
     """Weighted sum of the chosen experts' answers: [tokens, hidden] in x's dtype.
 
     x: [tokens, hidden]; chosen, weights: [tokens, active]; gate_ups, downs: one matrix an expert,
-    [2 * size, hidden] (gate first) and [hidden, size]. `product` multiplies by them.
+    [2 * size, hidden] (gate first) and [hidden, size]. `product` multiplies by them; `gate` is what
+    stands between the two, as `silu_mul`.
     """
     output = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in sorted(set(chosen.flatten().tolist())):
         tokens, places = (chosen == expert).nonzero(as_tuple=True)
-        inner = silu_mul(product(x[tokens], gate_ups[expert], None))
+        inner = gate(product(x[tokens], gate_ups[expert], None))
         answer = product(inner, downs[expert], None)
         output.index_add_(0, tokens, answer.float() * weights[tokens, places].unsqueeze(1))
     return output.to(x.dtype)

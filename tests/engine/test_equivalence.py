@@ -75,8 +75,10 @@ def test_every_answer_of_a_split_model_equals_the_naive_loop(
     drafted: Drafted | None,
 ) -> None:
     num_pages = workloads.num_pages(limits, 3)
+    # Sums of several ranks are sums in another order.
+    tolerance = workloads.ROUNDING if split[0] > 1 else workloads.TOLERANCE
     with workloads.ranks(folder, split).runner(limits.page_tokens, num_pages) as runner:
-        workloads.compare(known, runner, limits, num_pages, workload, preempted, drafted)
+        workloads.compare(known, runner, limits, num_pages, workload, preempted, drafted, tolerance)
 
 
 @cases(50, full=500)
@@ -100,7 +102,9 @@ def test_every_answer_of_recorded_steps_equals_the_naive_loop(
         model, pool, Cpu(), max_sequences=4, max_pages=-(-MAX_CONTEXT // limits.page_tokens)
     )
     runner = Runner(model, pool, recorded=recorded)
-    workloads.compare(known, runner, limits, num_pages, workload, preempted, drafted)
+    # What is recorded attends by torch.
+    tolerance = workloads.ROUNDING
+    workloads.compare(known, runner, limits, num_pages, workload, preempted, drafted, tolerance)
 
 
 def test_preemption_happens_in_such_workloads_and_changes_no_token(

@@ -201,11 +201,14 @@ def test_drafts_are_accepted_here_so_that_equality_means_something(
 
 
 @pytest.mark.parametrize("count", [2, 5, 17, 40])
-def test_a_pass_of_many_tokens_and_one_of_each_differ_by_no_more_than_rounding(
-    model: Decoder, count: int
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "qwen3_moe", "glm4_moe"])
+def test_a_pass_of_many_tokens_and_one_of_each_do_not_differ(
+    architecture: str, count: int, tmp_path: Path
 ) -> None:
-    """vllm#8783: how far apart they are is known, and a larger difference is a fault."""
+    """vllm#8783: how far apart they are is known: by no bit where the kernels in C run."""
+    model = local.decoder(tiny.write(tmp_path, tiny.config(architecture)))
     tokens = [(index * 29 + 3) % 384 for index in range(count)]
     together = local.all_logits(model, tokens, list(range(count)))
     apart = torch.stack([local.last_logits(model, tokens[: end + 1]) for end in range(count)])
-    assert float((together - apart).abs().max()) < 1e-4 * float(apart.abs().max())
+    difference = float((together - apart).abs().max())
+    assert difference <= workloads.TOLERANCE * float(apart.abs().max())

@@ -24,7 +24,9 @@ def test_a_processor_with_a_level_uses_its_best() -> None:
         return
     assert best is not None
     sources = dispatch.for_device(_CPU).sources()
-    for operation in ("linear", "rms_norm", "rope_write_kv", "silu_mul", "paged_attention"):
+    for operation in dispatch.OPERATIONS:
+        if operation in ("lookup", "paged_decode"):
+            continue
         assert sources[operation] == f"native-{LEVELS[0]}"
     assert sources["paged_decode"] == "reference"
 
@@ -47,6 +49,23 @@ def test_products_are_those_of_the_reference(
     assert torch.equal(
         threaded.linear(x, packed, None) + bias, threaded.linear(x, packed, None) + bias
     )
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 9, 70])
+@pytest.mark.parametrize(("rows", "cols"), [(16, 32), (37, 100), (3, 5), (1, 1), (130, 4100)])
+def test_products_with_dense_matrices_are_those_of_the_reference_and_of_each_row_alone(
+    threaded: Native, tokens: int, rows: int, cols: int
+) -> None:
+    shape = {"tokens": tokens, "rows": rows, "cols": cols}
+    verify("linear", threaded.linear, shape, torch.float32, _CPU)
+    rng = torch.Generator().manual_seed(tokens)
+    x, matrix = torch.randn(tokens, cols, generator=rng), torch.randn(rows, cols, generator=rng)
+    together = threaded.linear(x, matrix, None)
+    for row in range(tokens):
+        assert torch.equal(threaded.linear(x[row : row + 1], matrix, None)[0], together[row])
+    assert torch.equal(threaded.linear(x[1:], matrix, None), together[1:])
+    between_others = torch.cat((x, x), dim=1)[:, :cols]
+    assert torch.equal(threaded.linear(between_others, matrix, None), together)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -86,7 +105,7 @@ def test_every_processor_gives_the_same_bits(bits: int) -> None:
         qkv, keys, values = x.view(13, 18, 32).clone(), *(torch.zeros(20, 3, 32) for _ in "kv")
         turns = torch.polar(torch.ones_like(angles), angles)
         library.rope_write_kv(qkv, turns, torch.arange(13), keys, values)
-        products = library.linear(x, packed, bias)
+        products = library.linear(x, packed, bias) + library.linear(x, packed.unpacked(), bias)
         # 36 are no multiple of a vector's sixteen lanes.
         normed = library.rms_norm(x[:, :36].contiguous(), x[0, :36].contiguous(), 1e-5)
         gated = library.silu_mul(x[:, :72].contiguous())
@@ -167,6 +186,25 @@ def test_gates_of_any_size_are_those_of_the_reference(library: Native) -> None:
     gate_up = torch.cat((gate, torch.ones_like(gate))).unsqueeze(0)
     answer, expected = library.silu_mul(gate_up), reference.silu_mul(gate_up)
     assert torch.allclose(answer, expected, rtol=1e-6, atol=1e-35)
+
+
+@pytest.mark.parametrize("experts", [6, 16, 37])
+def test_experts_are_chosen_as_by_the_reference_and_for_each_token_as_alone(
+    library: Native, experts: int
+) -> None:
+    shape = {"tokens": 21, "experts": experts, "active": 3}
+    verify("route", library.route, shape, torch.float32, _CPU)
+    routing = reference.Routing(num_active=3, is_sigmoid=True, is_normalised=True)
+    extremes = torch.tensor([0.0, -0.0, 200, -200, float("inf"), -float("inf"), float("nan"), 87.5])
+    assert torch.allclose(
+        library._sigmoid_of(extremes), extremes.sigmoid(), rtol=1e-6, atol=1e-37, equal_nan=True
+    )
+    logits = torch.randn(21, experts, generator=torch.Generator().manual_seed(experts))
+    chosen, shares = library.route(logits, None, routing)
+    for token in range(21):
+        alone = library.route(logits[token : token + 1], None, routing)
+        assert torch.equal(alone[0][0], chosen[token])
+        assert torch.equal(alone[1][0], shares[token])
 
 
 @pytest.mark.parametrize("tokens", [1, 9])

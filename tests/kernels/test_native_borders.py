@@ -119,20 +119,35 @@ def test_turns_of_more_than_a_head_are_refused(library: Native, rng: torch.Gener
 
 def test_products_of_shapes_that_do_not_fit_are_refused(library: Native) -> None:
     packed = weights.pack(*codes_of(4, 16, 64), 4)
-    for x in (torch.ones(2, 32), torch.ones(2, 96), torch.ones(2, 1, 64)):
-        with pytest.raises(ValueError, match="64"):
-            library.linear(x, packed, None)
-    for bias in (torch.ones(15), torch.ones(1), torch.ones(1, 16)):
-        with pytest.raises(ValueError, match="bias"):
-            library.linear(torch.ones(2, 64), packed, bias)
+    for matrix in (packed, packed.unpacked()):
+        for x in (torch.ones(2, 32), torch.ones(2, 96), torch.ones(2, 1, 64)):
+            with pytest.raises(ValueError, match="64"):
+                library.linear(x, matrix, None)
+        for bias in (torch.ones(15), torch.ones(1), torch.ones(1, 16)):
+            with pytest.raises(ValueError, match="bias"):
+                library.linear(torch.ones(2, 64), matrix, bias)
 
 
 def test_a_bias_may_have_any_type_and_lie_anywhere(library: Native, rng: torch.Generator) -> None:
     packed = weights.pack(*codes_of(4, 16, 64), 4)
     x, bias = torch.randn(2, 64, generator=rng), torch.arange(16.0)
-    expected = library.linear(x, packed, bias)
-    for other in (bias.double(), bias.bfloat16(), torch.stack((bias, bias), dim=1)[:, 0]):
-        assert torch.equal(library.linear(x, packed, other), expected)
+    for matrix in (packed, packed.unpacked()):
+        expected = library.linear(x, matrix, bias)
+        for other in (bias.double(), bias.bfloat16(), torch.stack((bias, bias), dim=1)[:, 0]):
+            assert torch.equal(library.linear(x, matrix, other), expected)
+
+
+def test_dense_matrices_of_other_kinds_are_multiplied_as_by_the_reference(
+    library: Native, rng: torch.Generator
+) -> None:
+    x, matrix = torch.randn(3, 32, generator=rng), torch.randn(16, 32, generator=rng)
+    expected = library.linear(x, matrix, None)
+    assert torch.allclose(library.linear(x, matrix.T.contiguous().T, None), expected, atol=1e-5)
+    wide = torch.cat((matrix, matrix), dim=1)[:, :32]
+    assert torch.allclose(library.linear(x, wide, None), expected, atol=1e-5)
+    half = library.linear(x.bfloat16(), matrix.bfloat16(), None)
+    assert half.dtype is torch.bfloat16
+    assert torch.equal(half, reference.linear(x.bfloat16(), matrix.bfloat16(), None))
 
 
 def test_norms_and_gates_of_other_kinds_are_those_of_the_reference(
@@ -304,6 +319,10 @@ _EDGES = """
             bias = at_the_edge(torch.ones(rows))
             answer = library.linear(at_the_edge(torch.ones(count, cols)), packed, bias)
             assert torch.allclose(answer, torch.tensor(cols + 1.0))
+    for rows, cols, count in ((1, 1, 1), (7, 100, 1), (7, 100, 6), (48, 64, 3), (33, 17, 70)):
+        x, matrix = at_the_edge(torch.ones(count, cols)), at_the_edge(torch.ones(rows, cols))
+        answer = library.linear(x, matrix, at_the_edge(torch.ones(rows)))
+        assert torch.equal(answer, torch.full((count, rows), cols + 1.0))
     for size in (1, 17, 32, 1000):
         x, weight = at_the_edge(torch.ones(3, size)), at_the_edge(torch.ones(size))
         library.rms_norm(x, weight, 1e-5)

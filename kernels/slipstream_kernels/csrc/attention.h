@@ -53,8 +53,6 @@ typedef struct {
   float scores[MAX_HEADS][BLOCK_KEYS];
 } State;
 
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 // How many keys a row of a tile sees.
 INLINE int64_t num_keys(const Tile *tile, int64_t row) {
   return tile->past + (tile->ways ? tile->ways[2 * row] : row + 1);
@@ -70,33 +68,6 @@ INLINE f32x16 load(const void *pool, int64_t at, int is_bfloat16) {
 INLINE void fetch(const void *pool, int64_t at, int vectors, int is_bfloat16) {
   const char *row = (const char *)pool + at * (is_bfloat16 ? 2 : 4);
   for (int v = 0; v < vectors; v += is_bfloat16 ? 2 : 1) __builtin_prefetch(row + v / (is_bfloat16 ? 2 : 1) * 64);
-}
-
-#define SHUFFLE __builtin_shufflevector
-
-// Lane i of the result is the sum of sums[i]'s lanes: a tree that halves sixteen vectors at once.
-INLINE f32x16 sums_of(f32x16 *sums) {
-#pragma clang loop unroll(full)
-  for (int i = 0; i < 8; i++) {
-    f32x16 a = sums[2 * i], b = sums[2 * i + 1];
-    sums[i] = SHUFFLE(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-              SHUFFLE(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
-  }
-#pragma clang loop unroll(full)
-  for (int i = 0; i < 4; i++) {
-    f32x16 a = sums[2 * i], b = sums[2 * i + 1];
-    sums[i] = SHUFFLE(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-              SHUFFLE(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-  }
-#pragma clang loop unroll(full)
-  for (int i = 0; i < 2; i++) {
-    f32x16 a = sums[2 * i], b = sums[2 * i + 1];
-    sums[i] = SHUFFLE(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-              SHUFFLE(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-  }
-  f32x16 a = sums[0], b = sums[1];
-  return SHUFFLE(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-         SHUFFLE(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
 }
 
 // Scores of a block's keys for some heads; their values are fetched meanwhile.

@@ -125,6 +125,15 @@ EXPORT void slipstream_silu_mul(const float *x, int64_t num_rows, int64_t size, 
   parallel(gate_rows, &job, items(num_rows));
 }
 
+// out = 1 / (1 + e^-x), of a number the same wherever it stands.
+EXPORT void slipstream_sigmoid(const float *x, int64_t count, float *out) {
+  for (int64_t at = 0; at < count; at += LANES) {
+    int64_t some = least(count - at, LANES);
+    f32x16 answers = 1.0f / (1.0f + exp_of(-load_some(x + at, some)));
+    for (int64_t lane = 0; lane < some; lane++) out[at + lane] = answers[lane];
+  }
+}
+
 // Turns pairs of queries and keys in place, and writes keys and values to rows `slots` of a pool
 // of `num_slots`. Returns 0, or 1, having done nothing, when a slot is not of the pool.
 EXPORT int slipstream_rope_write_kv(float *qkv, const float *turns, const int64_t *slots,
