@@ -28,30 +28,34 @@ def make(
     clock: Callable[[], float],
     model: Member | None = None,
 ) -> Speculation | None:
-    """What the scheduler drafts with; None where nothing does. Runs a few steps to measure them.
+    """What the scheduler drafts with; None where nothing does.
 
+    Runs a few steps to measure them, where lengths or a draft model depend on what they cost.
     `model`: the draft model with the seconds of a token of it as its cost.
     """
     if not spec.is_drafting:
         return None
-    store = _store(spec)
-    members = _members(spec, store)
-    measured_s = costs.measure(
-        runner, limits.page_tokens, limits.max_batch_tokens, limits.max_context, clock
-    )
-    if model is not None:
-        members.append(replace(model, cost=model.cost / measured_s[1]))
-    synthetic, drafter = None, Chooser(members, _report)
+    measured_s: dict[int, float] = {}
+    if spec.adaptive or model is not None:
+        measured_s = costs.measure(
+            runner, limits.page_tokens, limits.max_batch_tokens, limits.max_context, clock
+        )
+    cost = CostTable(measured_s) if spec.adaptive else None
+    longest = spec.max_draft_tokens
     if spec.synthetic_acceptance is not None:
         wanted = spec.synthetic_acceptance
         synthetic = Synthetic.of_length(wanted.length_milli / 1000, wanted.seed)
         drafter = Chooser([Member(SyntheticDrafter(synthetic))], _report)
         _log.warning("drafts count as accepted whatever the model says: for load tests alone")
-    cost = CostTable(measured_s) if spec.adaptive else None
-    longest = spec.max_draft_tokens
-    if store is None:
         return Speculation(drafter, longest, cost, clock, synthetic)
-    return Speculation(drafter, longest, cost, clock, synthetic, store.forget)
+    store = _store(spec)
+    members = _members(spec, store)
+    if model is not None:
+        members.append(replace(model, cost=model.cost / measured_s[1]))
+    chooser = Chooser(members, _report)
+    if store is None:
+        return Speculation(chooser, longest, cost, clock)
+    return Speculation(chooser, longest, cost, clock, forget=store.forget)
 
 
 def names(spec: SpeculatorSpec) -> tuple[str, ...]:
@@ -66,8 +70,7 @@ def names(spec: SpeculatorSpec) -> tuple[str, ...]:
 
 def _store(spec: SpeculatorSpec) -> StoreDrafter | None:
     limits = spec.suffix
-    # Fewer cannot tell two answers apart.
-    if spec.method not in ("auto", "suffix") or limits.max_tokens_per_tenant < 4:
+    if spec.method not in ("auto", "suffix") or limits.max_tokens_per_tenant == 0:
         return None
     return StoreDrafter(StoreLimits(limits.max_tokens_per_tenant, limits.max_tenants))
 

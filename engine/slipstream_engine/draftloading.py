@@ -64,7 +64,9 @@ def load(
     except CheckpointError as error:
         raise ConfigError(str(error), f"{_FIELD}.path") from error
     except ConfigError as error:
-        raise ConfigError(error.message, f"{_FIELD} ({error.field})") from error
+        # What the target's fields are called is not what these are.
+        own_field = "kvBytes" if error.field == "pages.kvBytes" else "path"
+        raise ConfigError(error.message, f"{_FIELD}.{own_field}") from error
     decoder = Decoder(opened.checkpoint, weights, Split(), Alone(), kernels, dtype, device)
     runner = Runner(decoder, KvPool(sizes.layout, sizes.num_pages, device))
     drafter = ModelDrafter(

@@ -1,6 +1,6 @@
 """How answers are drafted: a part of the engine's configuration and of the `Speculator` kind."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,8 +21,8 @@ class SuffixStoreSpec(ConfigModel):
     A million tokens take half a gigabyte.
     """
 
-    # 0: nothing is learnt from answers.
-    max_tokens_per_tenant: int = Field(default=32_768, ge=0, le=100_000_000)
+    # 0: nothing is learnt from answers. In fewer than 4 no two answers can be told apart.
+    max_tokens_per_tenant: Literal[0] | Annotated[int, Field(ge=4, le=100_000_000)] = 32_768
     max_tenants: int = Field(default=32, ge=1, le=1_000_000)
 
 
@@ -60,6 +60,8 @@ class SpeculatorSpec(ConfigModel):
             raise ValueError(f"method {self.method} does not use draft")
         if self.sampling == "probabilistic" and self.draft is None:
             raise ValueError("sampling probabilistic needs draft")
+        if self.synthetic_acceptance is not None and self.draft is not None:
+            raise ValueError("syntheticAcceptance drafts by itself: leave draft out")
         return self
 
     @property

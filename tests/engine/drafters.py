@@ -27,8 +27,6 @@ class Scripted:
     name: str = "scripted"
     features: tuple[int, ...] = ()
     outputs: dict[Key, list[int]] = field(default_factory=dict)
-    num_accepted: int = 0
-    stopped: dict[Key, bool] = field(default_factory=dict)
 
     def start(self, subject: Subject) -> None:
         assert subject.key not in self.outputs
@@ -44,7 +42,6 @@ class Scripted:
 
     def stop(self, key: Key, finished: bool) -> None:
         output = self.outputs.pop(key)
-        self.stopped[key] = finished
         if finished:
             assert output == list(self.answers(key))[: len(output)]
 

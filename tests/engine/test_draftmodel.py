@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_engine import loading
+from slipstream_engine.batch import Batch, Sampled
 from slipstream_engine.draftmodel import ModelDrafter
 from slipstream_engine.messages import Submit
 from slipstream_engine.model import Decoder
@@ -167,9 +168,9 @@ def test_drawn_drafts_of_the_target_itself_are_accepted(model: Decoder) -> None:
     assert sum(one.num_accepted for one in outcomes) > 0.9 * drafted > 10
 
 
-def _config(folder: Path, draft: Path, **speculator: object) -> EngineConfig:
+def _config(folder: Path, path: Path, **speculator: object) -> EngineConfig:
     document = served.config(
-        folder, speculator={"draft": {"path": str(draft)}, "adaptive": False, **speculator}
+        folder, speculator={"draft": {"path": str(path)}, "adaptive": False, **speculator}
     )
     return EngineConfig.model_validate(document)
 
@@ -200,7 +201,33 @@ def test_a_draft_model_with_other_tokens_is_refused(folder: Path, tmp_path: Path
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(ConfigError, match="tokens differ") as refused:
         loading.load(_config(folder, other), Split(), "")
-    assert refused.value.field.startswith("speculator.draft")
+    assert refused.value.field == "speculator.draft.path"
+
+
+def test_pages_of_a_draft_model_that_hold_no_context_are_refused_by_its_own_field(
+    folder: Path,
+) -> None:
+    draft = {"path": str(folder), "kvBytes": 9}
+    with pytest.raises(ConfigError, match="one context") as refused:
+        loading.load(_config(folder, folder, draft=draft), Split(), "")
+    assert refused.value.field == "speculator.draft.kvBytes"
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_steps_are_measured_only_where_something_depends_on_what_they_cost(
+    folder: Path, *, adaptive: bool
+) -> None:
+    config = EngineConfig.model_validate(served.config(folder, speculator={"adaptive": adaptive}))
+    part = loading.load(config, Split(), "")
+    asked: list[Batch] = []
+
+    class Counting:
+        def run(self, batch: Batch) -> list[Sampled]:
+            asked.append(batch)
+            return part.runner.run(batch)
+
+    part.loop(Counting(), guided.matchers())
+    assert bool(asked) is adaptive
 
 
 def test_a_draft_model_that_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
