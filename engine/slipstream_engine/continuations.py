@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any, Protocol
 
 from slipstream_engine.batch import Cause, Chunk, Failure, Sampled
@@ -107,8 +108,8 @@ class Continuations:
         if synthetic is not None and draft.tokens:
             count = synthetic.accepted(key, len(sequence.tokens), len(draft.tokens))
             draft = verify.cut(draft, count)
-            taken_for_drawn = [Sampled(token) for token in draft.tokens]
-            sampled = [*taken_for_drawn, *sampled[count:]]
+            pairs = zip(sampled, draft.tokens, strict=False)
+            sampled = [*(replace(one, token=token) for one, token in pairs), *sampled[count:]]
         taken = sequence.take(chunk, draft, sampled, max_context)
         if taken.flaw:
             self._flaws[sequence.request.id] = taken.flaw

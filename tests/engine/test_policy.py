@@ -12,6 +12,7 @@ from slipstream_engine.request import FinishReason, Request, SamplingParams
 from slipstream_engine.scheduler import Limits
 from slipstream_engine.spec.draft import Key
 from slipstream_engine.spec.speculation import Speculation
+from slipstream_engine.spec.synthetic import Synthetic, SyntheticDrafter
 from tests.engine import drafters, policy
 from tests.engine.drafters import Scripted
 from tests.engine.policy import Simulation
@@ -181,6 +182,23 @@ def test_a_step_brings_as_many_tokens_as_the_draft_has_of_the_answer(
             assert num_accepted > 5
         case "cutter" | "seldom":
             assert 0 < num_accepted < 29
+
+
+@pytest.mark.parametrize("length", [1.0, 2.5, 6.0])
+def test_acceptance_as_if_yields_the_length_that_was_asked_for(length: float) -> None:
+    """For load tests: whatever the model says, and with every page in its place."""
+    synthetic = Synthetic.of_length(length, seed=3)
+    speculation = Speculation(SyntheticDrafter(synthetic), 8, synthetic=synthetic)
+    simulation = Simulation(policy.limits(400, tokens=64), 400, speculation)
+    simulation.submit(*(policy.request(str(it), policy.text(0, 9), 300) for it in range(4)))
+    simulation.run()
+    simulation.check_empty()
+    assert all(len(answer) == 300 for answer in simulation.answers.values())
+    outcomes = speculation.take_outcomes()
+    # The last step of an answer may have no room for as many.
+    tokens = sum(one.num_accepted + 1 for one in outcomes)
+    assert tokens / len(outcomes) == pytest.approx(length, rel=0.1)
+    assert {one.source for one in outcomes} == {"synthetic"}
 
 
 def test_a_stop_inside_the_limit_ends_the_answer_and_nothing_follows_it() -> None:
