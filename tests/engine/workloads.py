@@ -14,8 +14,9 @@ from slipstream_engine.model import Decoder
 from slipstream_engine.request import FinishReason, Request, SamplingParams
 from slipstream_engine.scheduler import Limits, Scheduler
 from slipstream_engine.spec.chooser import Chooser, Member
-from slipstream_engine.spec.draft import Key
+from slipstream_engine.spec.draft import Drafter, Key
 from slipstream_engine.spec.edit import EditDrafter
+from slipstream_engine.spec.lengths import CostTable
 from slipstream_engine.spec.lookup import COMMON, LookupDrafter
 from slipstream_engine.spec.speculation import Speculation
 from slipstream_engine.spec.store import StoreDrafter, StoreLimits
@@ -59,19 +60,25 @@ class Drafted:
     kind: drafters.Kind | Literal["all"]
     max_tokens: int
     seed: int
+    # Seconds of a step of 1 and of 100 tokens; None: drafts are verified whole.
+    cost_s: tuple[float, float] | None = None
 
     def speculation(self, known: Known, requests: Iterable[Request]) -> Speculation:
+        cost = None
+        if self.cost_s is not None:
+            cost = CostTable(dict(zip((1, 100), self.cost_s, strict=True)))
         by_id = {one.id: one for one in requests}
         if self.kind == "all":
             store = StoreDrafter(StoreLimits(64, 2))
             every = (EditDrafter(), SuffixDrafter(20, 20), store, LookupDrafter(COMMON))
-            return Speculation(Chooser([Member(one) for one in every]), self.max_tokens)
+            drafter: Drafter = Chooser([Member(one) for one in every])
+            return Speculation(drafter, self.max_tokens, cost, patience_steps=1)
 
         def answers(key: Key) -> list[int]:
             return known.answer(by_id[key[0]], key[1])
 
         drafter = drafters.Scripted(self.kind, answers, VOCABULARY, self.seed)
-        return Speculation(drafter, self.max_tokens)
+        return Speculation(drafter, self.max_tokens, cost, patience_steps=1)
 
 
 _sampling = st.sampled_from(
@@ -136,6 +143,8 @@ drafted = st.one_of(
         kind=st.sampled_from([*drafters.KINDS, "all", "all"]),
         max_tokens=st.one_of(st.integers(0, 8), st.sampled_from([16, 64])),
         seed=st.integers(0, 99),
+        # Free, as long as pays, and never worth it: then sequences rest.
+        cost_s=st.sampled_from([None, None, (0.01, 0.01), (0.01, 0.1), (0.01, 1.0)]),
     ),
 )
 # Of log-probabilities. The kernels in C compute a row alike in any batch, torch's products do not.

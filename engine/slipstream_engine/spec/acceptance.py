@@ -8,7 +8,7 @@ whether its first token was right, so a drafter that was given up needs no probe
 
 import sys
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slipstream_engine.spec.draft import Draft, Key
@@ -59,8 +59,10 @@ class Factors:
         self.values[place] = min(max(value, _LEAST_FACTOR), _MOST_FACTOR)
         self.rates[place] = max(self.least_rate, rate / (1.0 + rate))
 
-    def forget(self, place: int) -> None:
-        self.values[place] += _FORGET_RATE * (1.0 - self.values[place])
+    def forget(self, places: Iterable[int]) -> None:
+        values = self.values
+        for place in places:
+            values[place] += _FORGET_RATE * (1.0 - values[place])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ def seen(draft: Draft, tokens: Sequence[int]) -> list[Seen]:
     A token of the draft had its turn when all before it were committed; of two that follow the
     same one at most one can be right.
     """
+    if len(tokens) == 1 and not draft.parents:
+        # By far the most often, where nothing was verified.
+        return [Seen(0, 1, int(draft.tokens[0] == tokens[0]), draft.accept[0])]
     return _seen_in_tree(draft, tokens) if draft.parents else _seen_in_chain(draft, tokens)
 
 
@@ -153,15 +158,12 @@ class Acceptance:
     def learn(self, key: Key, draft: Draft, corrected: Draft, tokens: Sequence[int]) -> None:
         """A draft, the same as it was corrected, and what was committed in its place."""
         overall, own = self._factors(key, draft.source, draft.accept[0])
-        shown = {one.place: one for one in seen(corrected, tokens)}
-        for place in range(NUM_RANGES):
-            one = shown.get(place)
-            if one is None:
-                own.forget(place)
-                continue
+        shown = seen(corrected, tokens)
+        for one in shown:
             share, estimate = one.accepted / one.reached, one.expected / one.reached
-            overall.learn(place, share, estimate)
-            own.learn(place, share, estimate)
+            overall.learn(one.place, share, estimate)
+            own.learn(one.place, share, estimate)
+        own.forget(set(range(NUM_RANGES)).difference(one.place for one in shown))
 
     def _factors(self, key: Key, name: str, estimate: float) -> tuple[Factors, Factors]:
         kind = (name, bisect(_CONFIDENCE, estimate))

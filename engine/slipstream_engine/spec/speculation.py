@@ -1,10 +1,17 @@
 """What the scheduler knows of speculation: drafts of a length that pays, and their outcomes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slipstream_engine.spec import lengths, verify
-from slipstream_engine.spec.draft import Draft, Drafter, FeatureDrafter, Key, Subject
+from slipstream_engine.spec.draft import (
+    NO_DRAFT,
+    Draft,
+    Drafter,
+    FeatureDrafter,
+    Key,
+    Subject,
+)
 from slipstream_engine.spec.lengths import CostTable
 from slipstream_engine.spec.synthetic import Synthetic
 
@@ -18,6 +25,28 @@ class Outcome:
     source: str
     num_drafted: int
     num_accepted: int
+
+
+# A sequence for which nothing was worth verifying for some steps is drafted for only every few,
+# until something is. Eight chats of a 135M model with nothing to draft from, of a step of 18 ms:
+# 0.28 ms are spent beside the model without drafters, 0.85 with them, 0.53 when they rest.
+REST_STEPS = 4
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the drafter knows of. `num_vain`: steps in a row in which nothing was worth verifying;
+    `is_resting`: in the step that is under way; `held`: what became output meanwhile."""
+
+    can_rest: bool
+    num_vain: int = 0
+    is_resting: bool = False
+    held: list[int] = field(default_factory=list)
+
+    def begin(self, patience_steps: int) -> None:
+        """A step."""
+        over = self.num_vain - patience_steps
+        self.is_resting = self.can_rest and over >= 0 and over % REST_STEPS != REST_STEPS - 1
 
 
 class Speculation:
@@ -35,6 +64,7 @@ class Speculation:
         clock: Callable[[], float] = lambda: 0.0,
         synthetic: Synthetic | None = None,
         forget: Callable[[bytes], None] = lambda tenant: None,
+        patience_steps: int = 8,
     ) -> None:
         """`cost`: what steps take here; None: drafts are verified whole, whatever that costs.
 
@@ -44,12 +74,13 @@ class Speculation:
         self._drafter = drafter
         self._max_draft_tokens = max_draft_tokens
         self._cost = cost
+        self._patience_steps = patience_steps
         self._mode = lengths.START
         self.synthetic = synthetic
         self._forget = forget
         # What was not told yet: the subject and its output so far.
         self._untold: dict[Key, tuple[Subject, list[int]]] = {}
-        self._told: set[Key] = set()
+        self._told: dict[Key, _Told] = {}
         self._outcomes: list[Outcome] = []
         self._clock = clock
         self._draft_s = 0.0
@@ -80,18 +111,36 @@ class Speculation:
         `other_tokens`: of prompts in the same step. `legal` takes away what may not stand there.
         """
         began_s = self._clock()
-        for key, _ in asked:
-            if key in self._untold:
-                self._tell(key)
-        largest = self._max_draft_tokens
-        drafts = self._drafter.propose([(key, min(room, largest)) for key, room in asked])
+        drafts = self._proposed(asked)
         if legal is not None:
             drafts = [legal(key, draft) for (key, _), draft in zip(asked, drafts, strict=True)]
         if any(draft.tokens for draft in drafts):
             counts = self._lengths(drafts, other_tokens, max_tokens)
             drafts = [verify.cut(one, count) for one, count in zip(drafts, counts, strict=True)]
+        for (key, _), draft in zip(asked, drafts, strict=True):
+            told = self._told[key]
+            told.num_vain = 0 if draft.tokens else told.num_vain + 1
         self._draft_s += self._clock() - began_s
         return drafts
+
+    def _proposed(self, asked: Sequence[tuple[Key, int]]) -> list[Draft]:
+        """None for those that rest: their drafter is not asked, nor told what was said."""
+        awake: list[tuple[Key, int]] = []
+        for key, room in asked:
+            if key in self._untold:
+                self._tell(key)
+            told = self._told[key]
+            told.begin(self._patience_steps)
+            if not told.is_resting:
+                self._catch_up(key, told)
+                awake.append((key, min(room, self._max_draft_tokens)))
+        if not awake:
+            return [NO_DRAFT] * len(asked)
+        found = self._drafter.propose(awake)
+        if len(awake) == len(asked):
+            return found
+        by_key = {key: draft for (key, _), draft in zip(awake, found, strict=True)}
+        return [by_key.get(key, NO_DRAFT) for key, _ in asked]
 
     def _lengths(self, drafts: list[Draft], other_tokens: int, max_tokens: int) -> Sequence[int]:
         if self._cost is not None:
@@ -121,9 +170,12 @@ class Speculation:
             self._tell(key)
         if key in self._untold:
             self._untold[key][1].extend(tokens)
-        elif key in self._told:
+        elif (told := self._told.get(key)) is not None:
             began_s = self._clock()
-            self._drafter.commit(key, tokens, features)
+            if told.is_resting:
+                told.held.extend(tokens)
+            else:
+                self._drafter.commit(key, tokens, features)
             self._draft_s += self._clock() - began_s
 
     def stop(self, key: Key, *, finished: bool) -> None:
@@ -131,8 +183,10 @@ class Speculation:
         if finished and key in self._untold:
             self._tell(key)
         self._untold.pop(key, None)
-        if key in self._told:
-            self._told.remove(key)
+        told = self._told.pop(key, None)
+        if told is not None:
+            if finished:
+                self._catch_up(key, told)
             self._drafter.stop(key, finished)
 
     def forget(self, tenant: bytes) -> None:
@@ -150,7 +204,16 @@ class Speculation:
         return draft_s
 
     def _tell(self, key: Key) -> None:
+        """One whose answer is predicted never rests: where it parted from that, each step counts.
+        Nor where lengths are not chosen, or the drafter is told of every step's features.
+        """
         subject, tokens = self._untold.pop(key)
-        self._told.add(key)
+        is_bound = bool(subject.prediction or self._drafter.features)
+        self._told[key] = _Told(can_rest=self._cost is not None and not is_bound)
         self._drafter.start(subject)
         self._drafter.commit(key, tokens)
+
+    def _catch_up(self, key: Key, told: _Told) -> None:
+        if told.held:
+            self._drafter.commit(key, told.held)
+            told.held = []
