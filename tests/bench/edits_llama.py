@@ -42,7 +42,7 @@ class Plain(engine_llama.Llama):
         self._forced = Forced(job.answer)
         timing = self.generate(Job(job.prompts, job.num_tokens))
         said = self._forced.said
-        return Drafted(timing.first_s, timing.last_s, [said], len(said) - 1, 0, 0)
+        return Drafted(timing.first_s, timing.last_s, [said], len(said) - 1, len(said) - 1, 0, 0)
 
     def _draw(self, row: int) -> int:
         self._forced.raise_logit(self._context, row)
@@ -102,7 +102,9 @@ class Drafting(llama.Llama):  # type: ignore[misc]
         last_s = time.perf_counter() - begun_s
         num_steps = lookup.num_calls
         accepted = len(said) - 1 - num_steps
-        return Drafted(first_s, last_s, [said], num_steps, lookup.num_drafted, accepted)
+        return Drafted(
+            first_s, last_s, [said], len(said) - 1, num_steps, lookup.num_drafted, accepted
+        )
 
     def sample(self, *arguments: Any, idx: int | None = None, **options: Any) -> int:
         row = -1 if idx is None else idx - self.n_tokens

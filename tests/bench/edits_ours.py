@@ -23,7 +23,7 @@ from slipstream_engine.guides.compiled import Compiler
 from slipstream_engine.guides.matcher import Matchers
 from slipstream_engine.loading import Part
 from slipstream_engine.loop import EngineLoop
-from slipstream_engine.messages import Submit
+from slipstream_engine.messages import Step, Submit
 from slipstream_engine.request import Request, SamplingParams
 from slipstream_engine.runner import Runner
 from slipstream_engine.split import Split
@@ -98,20 +98,28 @@ class Ours:
             )
             answers[asked.id] = []
             loop.take(Submit(asked))
-        first_s, num_steps, num_drafted, num_accepted = 0.0, 0, 0, 0
+        first_s, last_s = 0.0, 0.0
+        counted: list[Step] = []
         while not loop.is_idle:
             step = loop.step()
-            if not first_s and step.progress:
-                first_s = time.perf_counter() - begun_s
-            elif first_s:
-                num_steps += 1
             for one in step.progress:
                 answers[one.request_id].append(one.sampled.token)
-            num_drafted += sum(one.num_drafted for one in step.outcomes)
-            num_accepted += sum(one.num_accepted for one in step.outcomes)
-        last_s = time.perf_counter() - begun_s
-        said = list(answers.values())
-        return Drafted(first_s, last_s, said, num_steps, num_drafted, num_accepted)
+            if first_s and not last_s:
+                counted.append(step)
+            if not first_s and step.progress:
+                first_s = time.perf_counter() - begun_s
+            if not last_s and any(one.finish for one in step.progress):
+                last_s = time.perf_counter() - begun_s
+        outcomes = [one for step in counted for one in step.outcomes]
+        return Drafted(
+            first_s,
+            last_s,
+            list(answers.values()),
+            num_tokens=sum(len(step.progress) for step in counted),
+            num_steps=len(counted),
+            num_drafted=sum(one.num_drafted for one in outcomes),
+            num_accepted=sum(one.num_accepted for one in outcomes),
+        )
 
     def _loop(self, part: Part, method: str) -> EngineLoop:
         spec = part.config.speculator.model_copy(update={"method": method})

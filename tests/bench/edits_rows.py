@@ -65,7 +65,7 @@ def edit(side: Drafts, number: int) -> float:
 
 
 def chat(side: Drafts, number: int, count: int) -> float:
-    """Tokens a second of all answers together, from the first token to the last."""
+    """Tokens a second of all answers together, from the first token until one of them ends."""
     _warm(side)
     return _tokens_per_s(side, [side.answer(edits_work.chats(number, count, side.drafts))])
 
@@ -86,7 +86,7 @@ def _lookup_rate(side: Drafts, most: int) -> float:
 
 
 def _tokens_per_s(side: Drafts, found: Sequence[Drafted]) -> float:
-    num_tokens = sum(len(answer) - 1 for one in found for answer in one.answers)
+    num_tokens = sum(one.num_tokens for one in found)
     took_s = sum(one.last_s - one.first_s for one in found)
     num_steps = sum(one.num_steps for one in found)
     num_drafted = sum(one.num_drafted for one in found)

@@ -49,14 +49,16 @@ class DraftedJob:
 
 @dataclass(frozen=True)
 class Drafted:
-    """Seconds as in `Timing`, the answers, and what the steps after the first token were.
+    """The answers, and what came between the first token and the end of the first answer to end.
 
-    A drafted token counts as accepted when it became output.
+    So long is the batch as large as it was asked to be. Seconds are from the job's start; the
+    tokens of the first step do not count. A drafted token is accepted when it became output.
     """
 
     first_s: float
     last_s: float
     answers: list[list[int]]
+    num_tokens: int
     num_steps: int
     num_drafted: int
     num_accepted: int
