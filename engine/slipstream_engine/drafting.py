@@ -93,7 +93,7 @@ def _members(spec: SpeculatorSpec, store: StoreDrafter | None) -> list[Member]:
 def _report(drafter: str, key: Key, error: Exception) -> None:
     """The exception's kind alone: its words may hold tokens of a prompt."""
     _log.warning(
-        "the drafter %s failed (%s): request %s goes on without drafts",
+        "the drafter %s failed (%s): request %s goes on without its drafts",
         drafter,
         type(error).__name__,
         key[0],

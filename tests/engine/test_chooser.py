@@ -122,7 +122,9 @@ def test_every_drafter_hears_of_every_commit() -> None:
 
 
 @pytest.mark.parametrize("call", ["start", "propose", "commit"])
-def test_a_failure_ends_drafts_for_its_request_alone_and_is_counted(call: str) -> None:
+def test_one_that_fails_drafts_no_more_for_that_request_and_others_do(
+    call: str,
+) -> None:
     told: list[tuple[str, Key, str]] = []
     good = Drafting("edit", {A: draft("edit", 0.5), B: draft("edit", 0.5)})
     bad = Failing("suffix", {A: draft("suffix", 0.9), B: draft("suffix", 0.9)})
@@ -137,13 +139,14 @@ def test_a_failure_ends_drafts_for_its_request_alone_and_is_counted(call: str) -
         chooser.propose([(A, 8), (B, 8)])
         for key in (A, B):
             chooser.commit(key, [1, 1])
-    assert sources(chooser) == ["none", "suffix"]
+    assert sources(chooser) == ["edit", "suffix"]
     assert chooser.num_failures == {"suffix": 1}
     assert told == [("suffix", A, "broken")]
     for key in (A, B):
         chooser.stop(key, True)
-    # An answer that it did not follow to its end is not whole for any drafter.
-    assert good.stopped == bad.stopped == [(A, False), (B, True)]
+    # It has not followed that answer to its end.
+    assert bad.stopped == [(A, False), (B, True)]
+    assert good.stopped == [(A, True), (B, True)]
 
 
 def test_a_failure_at_the_end_is_counted_too() -> None:

@@ -1,7 +1,7 @@
 """Which drafter drafts: for each sequence and step the one of whose draft most is expected.
 
 It is a `Drafter` made of drafters. All of them learn what was committed, whoever drafted. One that
-fails is no reason to fail a request: it goes on without drafts, and the failure is counted.
+fails is no reason to fail a request: that one goes on with the others' drafts. Failures are counted.
 """
 
 import math
@@ -43,8 +43,8 @@ class Chooser:
         self._members = tuple(members)
         self._report = report
         self._acceptance = Acceptance()
-        # The sequences that may be drafted for: a failure takes one out.
-        self._active: set[Key] = set()
+        # Which drafter, by its name, has failed for which sequence: it is left alone there.
+        self._failed: set[tuple[str, Key]] = set()
         # What was offered for the step that is under way, as its drafter gave it and corrected.
         self._offered: dict[Key, tuple[Draft, Draft]] = {}
         # By the drafter's name; they only ever grow.
@@ -55,7 +55,6 @@ class Chooser:
         return tuple(sorted({it for one in self._members for it in one.drafter.features}))
 
     def start(self, subject: Subject) -> None:
-        self._active.add(subject.key)
         self._acceptance.start(subject.key)
         for member in self._members:
             self._guarded(member.drafter, subject.key, member.drafter.start, subject)
@@ -79,7 +78,7 @@ class Chooser:
                 if length > 0:
                     wanted.append((index, key, length))
             for (index, key, _), draft in zip(wanted, self._drafts(member, wanted), strict=True):
-                if not draft.tokens or key not in self._active:
+                if not draft.tokens:
                     continue
                 corrected = self._acceptance.corrected(key, draft)
                 # What it cost to draft is spent, whichever is taken.
@@ -93,29 +92,33 @@ class Chooser:
     def commit(self, key: Key, tokens: Sequence[int], features: object | None = None) -> None:
         """Also what was drafted by nobody, or by another."""
         draft, corrected = self._offered.pop(key, (NO_DRAFT, NO_DRAFT))
-        if key in self._active and draft.tokens:
+        if draft.tokens:
             self._acceptance.learn(key, draft, corrected, tokens)
         for member in self._members:
-            if key in self._active:
-                drafter = member.drafter
-                # Not `_guarded`: calls are a tenth of drafting for chats.
-                try:
+            drafter = member.drafter
+            # Not `_guarded`: calls are a tenth of drafting for chats.
+            try:
+                if not self._failed or (drafter.name, key) not in self._failed:
                     drafter.commit(key, tokens, features if drafter.features else None)
-                except Exception as error:
-                    self._failed(drafter, key, error)
+            except Exception as error:
+                self._fail(drafter, key, error)
 
     def stop(self, key: Key, finished: bool) -> None:
-        """Of an answer for which drafting failed nothing is learnt."""
-        is_whole = finished and key in self._active
+        """From an answer that it has not followed to its end a drafter learns nothing."""
         for member in self._members:
-            self._guarded(member.drafter, key, member.drafter.stop, key, is_whole)
-        self._active.discard(key)
+            drafter = member.drafter
+            is_whole = finished and (drafter.name, key) not in self._failed
+            try:
+                drafter.stop(key, is_whole)
+            except Exception as error:
+                self._fail(drafter, key, error)
+            self._failed.discard((drafter.name, key))
         self._offered.pop(key, None)
         self._acceptance.stop(key)
 
     def _length(self, member: Member, key: Key, budget: int, expected: float) -> int:
         """How many tokens to ask for; 0 if the drafts so far will probably be better."""
-        if key not in self._active:
+        if self._failed and (member.drafter.name, key) in self._failed:
             return 0
         if member.cost == 0.0:
             return budget
@@ -139,20 +142,22 @@ class Chooser:
             return _checked(drafter.propose(asked), asked)
         except Exception as error:
             if len(asked) == 1:
-                self._failed(drafter, asked[0][0], error)
+                self._fail(drafter, asked[0][0], error)
                 return [NO_DRAFT]
         return [draft for one in wanted for draft in self._drafts(member, [one])]
 
     def _guarded(
         self, drafter: Drafter, key: Key, call: Callable[..., None], *arguments: object
     ) -> None:
+        if (drafter.name, key) in self._failed:
+            return
         try:
             call(*arguments)
         except Exception as error:
-            self._failed(drafter, key, error)
+            self._fail(drafter, key, error)
 
-    def _failed(self, drafter: Drafter, key: Key, error: Exception) -> None:
-        self._active.discard(key)
+    def _fail(self, drafter: Drafter, key: Key, error: Exception) -> None:
+        self._failed.add((drafter.name, key))
         self.num_failures[drafter.name] += 1
         if self._report is not None:
             self._report(drafter.name, key, error)
