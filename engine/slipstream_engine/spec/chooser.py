@@ -1,7 +1,7 @@
 """Which drafter drafts: for each sequence and step the one of whose draft most is expected.
 
 It is a `Drafter` made of drafters. All of them learn what was committed, whoever drafted. One that
-fails is no reason to fail a request: that one goes on with the others' drafts. Failures are counted.
+fails is no reason to fail a request: that goes on with the others' drafts. Failures are counted.
 """
 
 import math
