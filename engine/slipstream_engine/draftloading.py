@@ -20,7 +20,7 @@ from slipstream_engine.split import Split
 from slipstream_kernels.dispatch import Kernels
 from slipstream_kvstore.layout import KvDtype
 from slipstream_weights import source
-from slipstream_weights.checkpoint import OpenCheckpoint
+from slipstream_weights.checkpoint import OpenCheckpoint, finite
 from slipstream_weights.errors import CheckpointError
 
 _FIELD = "speculator.draft"
@@ -59,7 +59,7 @@ def load(
         kv_dtype: KvDtype = "bfloat16" if packed else config.dtype
         sizes = sizing.resolve(own, opened.checkpoint, Split(), kv_dtype)
         dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
-        tensors = opened.packed_tensors() if packed else opened.tensors()
+        tensors = finite(opened.packed_tensors() if packed else opened.tensors(), spec.path)
         weights = Builder(opened.checkpoint, Split(), dtype, device).build(tensors)
     except CheckpointError as error:
         raise ConfigError(str(error), f"{_FIELD}.path") from error

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 
 from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_engine import loading
@@ -233,4 +235,16 @@ def test_steps_are_measured_only_where_something_depends_on_what_they_cost(
 def test_a_draft_model_that_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         loading.load(_config(folder, tmp_path / "missing"), Split(), "")
+    assert refused.value.field == "speculator.draft.path"
+
+
+def test_a_draft_model_with_weights_that_are_no_numbers_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    other = tiny.write(tmp_path, SHAPE)
+    tensors = load_file(other / "model.safetensors")
+    tensors["lm_head.weight"][7] = np.inf
+    save_file(tensors, other / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"NaN or infinite.*lm_head") as refused:
+        loading.load(_config(folder, other), Split(), "")
     assert refused.value.field == "speculator.draft.path"
