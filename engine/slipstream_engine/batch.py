@@ -41,15 +41,16 @@ class Chunk:
     """Consecutive tokens of one sequence, the drafted ones after its own.
 
     Their keys and values stand at [start ─ start + len(tokens)); `pages` hold everything up to
-    there, in order. `ancestors`: () for a chain; of a tree, for each of the tokens a mask of those
-    that it sees of them (bit j: token j), itself included.
+    there, in order. `parents`: () for a chain; of a tree, for each of the tokens the one before it,
+    -1 for the first. (Not masks of all that stand before: those of 65 tokens are too large to be
+    sent as numbers.)
     """
 
     start: int
     tokens: tuple[int, ...]
     pages: tuple[int, ...]
     draws: tuple[Draw, ...] = ()
-    ancestors: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:

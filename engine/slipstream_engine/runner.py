@@ -8,6 +8,7 @@ from slipstream_engine.batch import Batch, Chunk, Draw, Sampled
 from slipstream_engine.kvpool import KvPool
 from slipstream_engine.model import Boundaries, Decoder, ModelInput
 from slipstream_engine.recorded import RecordedDecode
+from slipstream_engine.spec import verify
 from slipstream_kernels.reference import Span
 
 
@@ -81,13 +82,14 @@ class Runner:
         for chunk in batch.chunks:
             start = len(tokens)
             tokens += chunk.tokens
-            if chunk.ancestors:
-                positions += [chunk.start - 1 + seen.bit_count() for seen in chunk.ancestors]
+            ancestors = verify.ancestors(chunk.parents)
+            if ancestors:
+                positions += [chunk.start - 1 + seen.bit_count() for seen in ancestors]
             else:
                 positions += range(chunk.start, chunk.end)
             slots += self._slots(chunk)
             reach = runs(chunk.pages, chunk.end, self._page_tokens)
-            spans.append(Span(start, len(tokens), reach, chunk.ancestors))
+            spans.append(Span(start, len(tokens), reach, ancestors))
             for draw in chunk.draws:
                 row = start + draw.row
                 # Draws of one row stand together: `n` answers part at the prompt's last token.

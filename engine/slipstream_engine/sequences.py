@@ -133,7 +133,7 @@ class Sequence:
             (*tokens[start:], *drafted),
             tuple(pages),
             draws,
-            verify.ancestors(draft),
+            verify.parents(draft),
         )
 
     def num_prompt_in(self, count: int) -> int:

@@ -265,9 +265,12 @@ class PageStore:
 
 def _rows_seen(chunk: Chunk, row: int) -> list[int]:
     """The rows of a chunk that one of them sees, itself the last."""
-    if not chunk.ancestors:
+    if not chunk.parents:
         return list(range(row + 1))
-    return [one for one in range(row + 1) if chunk.ancestors[row] >> one & 1]
+    seen = [row]
+    while (parent := chunk.parents[seen[-1]]) >= 0:
+        seen.append(parent)
+    return seen[::-1]
 
 
 @dataclass
@@ -325,7 +328,7 @@ class Simulation:
         for one in self.scheduler.commit(batch, sampled):
             self._record(one)
         self._end_failed()
-        self._check(has_moves=any(chunk.ancestors for chunk in batch.chunks))
+        self._check(has_moves=any(chunk.parents for chunk in batch.chunks))
         return batch
 
     def _end_failed(self) -> None:

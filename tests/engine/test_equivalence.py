@@ -1,6 +1,8 @@
 """Batched, cached, cut, preempted or split, a request gets the tokens of a naive loop."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -8,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_engine.device import Cpu
+from slipstream_engine.guides.spec import Guide, GuideKind
 from slipstream_engine.model import Decoder
 from slipstream_engine.recorded import RecordedDecode
 from slipstream_engine.request import SamplingParams
 from slipstream_engine.runner import Runner
 from slipstream_engine.scheduler import Limits, Scheduler
 from tests.depth import cases
-from tests.engine import local, tiny, workloads
+from tests.engine import drafters, guided, local, tiny, workloads
 from tests.engine.workloads import MAX_CONTEXT, SHAPE, SPLITS, Drafted, Known, Workload
 
 pytestmark = pytest.mark.slow  # minutes on a busy machine
@@ -105,6 +108,42 @@ def test_every_answer_of_recorded_steps_equals_the_naive_loop(
     # What is recorded attends by torch.
     tolerance = workloads.ROUNDING
     workloads.compare(known, runner, limits, num_pages, workload, preempted, drafted, tolerance)
+
+
+@pytest.mark.parametrize("split", [(1, 1), (2, 1)], ids=str)
+@pytest.mark.parametrize("kind", [*drafters.KINDS, "all"])
+def test_drafts_of_any_length_change_no_token(
+    model: Decoder, folder: Path, kind: Literal["all"], split: tuple[int, int]
+) -> None:
+    """Answers that are long enough for the longest drafts, one of them with everything on it."""
+    context = 128
+    known = Known(model, context)
+    limits = local.limits(context, tokens=150, page_tokens=4)
+    whole = SamplingParams(temperature=0.8, frequency_penalty=0.5, seed=4, num_top_logprobs=2)
+    requests = [
+        local.request("a", range(9), 90),
+        local.request("b", range(5, 20), 80, whole, num_samples=2),
+        replace(
+            local.request("c", range(30), 90, end_tokens=[guided.END]),
+            guide=Guide(GuideKind.REGEX, "[a-z]+( [a-z0-9]+)*"),
+        ),
+    ]
+    workload = tuple(enumerate(requests))
+    longest = 0
+    for max_tokens in (17, 33, 64):
+        predicted = [workloads.predicted(known, one, 70) for one in requests]
+        speculation = Drafted(kind, max_tokens, 5).speculation(known, predicted)
+        told = workload if kind != "all" else tuple(enumerate(predicted))
+        with workloads.running(model, folder, split, limits, 150) as runner:
+            workloads.compare(
+                known, runner, limits, 150, told, {4}, speculation, workloads.ROUNDING
+            )
+        outcomes = speculation.take_outcomes()
+        longest = max(one.num_drafted for one in outcomes)
+        if kind in ("oracle", "all"):
+            assert max(one.num_accepted for one in outcomes) >= max_tokens - 1
+    # What cuts at random seldom leaves all of it.
+    assert longest == 64 if kind in ("oracle", "adversary", "tree", "wild tree", "all") else 32
 
 
 def test_preemption_happens_in_such_workloads_and_changes_no_token(

@@ -1,6 +1,7 @@
 """Random workloads for a tiny model, and what they must be answered whatever is done to them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,7 @@ from slipstream_engine.batch import Sampled
 from slipstream_engine.guides.spec import Guide, GuideKind
 from slipstream_engine.model import Decoder
 from slipstream_engine.request import FinishReason, Request, SamplingParams
+from slipstream_engine.runner import Runner
 from slipstream_engine.scheduler import Limits, Scheduler
 from slipstream_engine.spec.chooser import Chooser, Member
 from slipstream_engine.spec.draft import Drafter, Key
@@ -38,8 +40,9 @@ _VOCABULARY = guided.vocabulary()
 class Known:
     """Answers of the naive loop, kept between examples."""
 
-    def __init__(self, model: Decoder) -> None:
+    def __init__(self, model: Decoder, max_context: int = MAX_CONTEXT) -> None:
         self._model = model
+        self._max_context = max_context
         self._answers: dict[tuple[Request, int], tuple[list[Sampled], FinishReason]] = {}
 
     def answer(self, one: Request, sample: int) -> list[int]:
@@ -49,7 +52,7 @@ class Known:
         alike = replace(one, id="", priority=0, num_samples=1, prediction=(), is_predicted=False)
         key = (alike, sample)
         if key not in self._answers:
-            self._answers[key] = local.naive_draws(self._model, one, MAX_CONTEXT, sample)
+            self._answers[key] = local.naive_draws(self._model, one, self._max_context, sample)
         return self._answers[key]
 
 
@@ -212,6 +215,18 @@ def _check_logprobs(drawn: Sampled, expected: Sampled, tolerance: float) -> None
 
 def num_pages(limits: Limits, spare_pages: int) -> int:
     return -(-MAX_CONTEXT // limits.page_tokens) + spare_pages
+
+
+@contextmanager
+def running(
+    model: Decoder, folder: Path, split: tuple[int, int], limits: Limits, num_pages: int
+) -> Iterator[local.Runs]:
+    """A model in one piece, or its ranks."""
+    if split == (1, 1):
+        yield Runner(model, local.pool(model, limits.page_tokens, num_pages))
+    else:
+        with ranks(folder, split).runner(limits.page_tokens, num_pages) as runner:
+            yield runner
 
 
 _made: dict[tuple[Path, tuple[int, int]], Ranks] = {}

@@ -47,13 +47,16 @@ def depths(draft: Draft) -> list[int]:
     return found
 
 
-def ancestors(draft: Draft) -> tuple[int, ...]:
-    """Which rows each row sees, itself included, as a mask; () for a chain."""
-    if not draft.parents:
-        return ()
-    masks = [1]
-    for index, parent in enumerate(draft.parents):
-        masks.append(masks[parent + 1] | 1 << (index + 1))
+def parents(draft: Draft) -> tuple[int, ...]:
+    """The row before each row, -1 for row 0; () for a chain."""
+    return (-1, *(parent + 1 for parent in draft.parents)) if draft.parents else ()
+
+
+def ancestors(parents: Sequence[int]) -> tuple[int, ...]:
+    """Which rows each row sees, itself included, as a mask (bit j: row j); () for a chain."""
+    masks: list[int] = []
+    for row, parent in enumerate(parents):
+        masks.append((masks[parent] if parent >= 0 else 0) | 1 << row)
     return tuple(masks)
 
 
