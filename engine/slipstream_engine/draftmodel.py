@@ -4,6 +4,7 @@ It has pages of its own. What it has computed of a sequence is kept as long as i
 that a step begins with the last token or two; a prompt is read when its first draft is asked for.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -156,37 +157,42 @@ class ModelDrafter:
         return Chunk(start, tokens, pages, draws)
 
     def _draw(self, sequence: _Sequence, logits: Tensor) -> "_Drawn":
-        subject = sequence.subject
+        """Raises FloatingPointError: accepted is then what nobody drew, and nothing shows it."""
+        subject, largest = sequence.subject, float(logits.max())
+        if not math.isfinite(largest):
+            raise FloatingPointError(f"the largest logit is {largest}")
         if not self._is_drawing or subject.temperature == 0.0:
             token = int(logits.argmax())
             chance = float(torch.exp(logits[token] - logits.logsumexp(dim=-1)))
             return _Drawn(token, chance, None)
         values, tokens = logits.topk(min(_DRAWN_FROM, len(logits)))
-        probs = torch.softmax(values.double() / subject.temperature, dim=-1).tolist()
+        # Not more than 0, so that a tiny temperature leaves numbers.
+        weights = (values - values[0]).double() / subject.temperature
+        probs = torch.softmax(weights, dim=-1).tolist()
         position = len(sequence.tokens) + len(sequence.drafted)
         u, place, total = uniform(subject.seed, subject.key[1], position, "draft"), 0, probs[0]
         while u >= total and place < len(probs) - 1:
             place += 1
             total += probs[place]
         proposal = Proposal(tuple(tokens.tolist()), tuple(probs))
-        return _Drawn(proposal.tokens[place], probs[place], proposal)
+        return _Drawn(proposal.tokens[place], probs[0], proposal)
 
     def _draft(self, drawn: Sequence["_Drawn"]) -> Draft:
         if not drawn:
             return NO_DRAFT
         proposals = tuple(one.proposal for one in drawn if one.proposal is not None)
-        return Draft(
-            tuple(one.token for one in drawn),
-            (),
-            tuple(min(1.0, one.chance) for one in drawn),
-            self.name,
-            proposals,
-        )
+        chances = [min(1.0, one.chance) for one in drawn]
+        if proposals:
+            # What was known before anything was drawn: where a draft ends must not depend on that.
+            chances = chances[:1] * len(drawn)
+        tokens = tuple(one.token for one in drawn)
+        return Draft(tokens, (), tuple(chances), self.name, proposals)
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A drafted token, the chance that the draft model gives it, and what it was drawn from."""
+    """A drafted token, what it was drawn from, and the chance that the draft model gives the
+    likeliest one."""
 
     token: int
     chance: float

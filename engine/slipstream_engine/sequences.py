@@ -145,14 +145,10 @@ class Sequence:
         request = self.request
         key = (request.id, sample)
         sampling = request.sampling
-        return Subject(
-            key,
-            request.prompt,
-            request.prediction,
-            self._keys[0],
-            sampling.temperature,
-            sampling.seed,
-        )
+        # A guide cuts a draft by its tokens, and that is allowed only where none was drawn.
+        temperature = sampling.temperature if request.guide is None else 0.0
+        tenant = self._keys[0]
+        return Subject(key, request.prompt, request.prediction, tenant, temperature, sampling.seed)
 
     def room(self, max_context: int) -> int:
         """How many tokens of a draft could become its own before the last one that may follow."""

@@ -1,6 +1,8 @@
 """A small model drafts: whatever it says and keeps, answers are the target's."""
 
 import json
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from slipstream_api.config import ConfigError, EngineConfig
 from slipstream_engine import loading
 from slipstream_engine.batch import Batch, Sampled
 from slipstream_engine.draftmodel import ModelDrafter
+from slipstream_engine.guides.spec import Guide, GuideKind
 from slipstream_engine.messages import Submit
 from slipstream_engine.model import Decoder
 from slipstream_engine.request import SamplingParams
@@ -168,6 +171,54 @@ def test_drawn_drafts_of_the_target_itself_are_accepted(model: Decoder) -> None:
     outcomes = speculation.take_outcomes()
     drafted = sum(one.num_drafted for one in outcomes)
     assert sum(one.num_accepted for one in outcomes) > 0.9 * drafted > 10
+
+
+def test_under_a_guide_nothing_is_drawn_for_a_draft(model: Decoder) -> None:
+    """It is cut where its tokens do not fit, and what was drawn may not be cut by what it is."""
+    sampling = SamplingParams(temperature=1.5, seed=3)
+    one = local.request("a", range(12), 12, sampling, end_tokens=[guided.END])
+    form = replace(one, id="b", guide=Guide(GuideKind.REGEX, r"(.|\n)*"))
+    speculation = Speculation(Chooser([Member(_drafter(model, is_drawing=True))]), 4)
+    guides = guided.matchers()
+    scheduler = Scheduler(local.limits(MAX_CONTEXT), 40, speculation=speculation, guides=guides)
+    drawn: Counter[bool] = Counter()
+    runner = Runner(model, local.pool(model, 16, 40))
+
+    class Looking:
+        def run(self, batch: Batch) -> list[Sampled]:
+            for chunk in batch.chunks:
+                for draw in chunk.draws:
+                    drawn[bool(draw.allowed)] += draw.proposal is not None
+            return runner.run(batch)
+
+    local.drive(scheduler, Looking(), [(0, one), (0, form)])
+    assert drawn[False] > 0
+    assert drawn[True] == 0
+
+
+def test_a_tiny_temperature_drafts_the_likeliest_tokens(model: Decoder) -> None:
+    drafter = _drafter(model, is_drawing=True)
+    drafter.start(Subject(_KEY, tuple(range(12)), temperature=5e-324, seed=3))
+    (draft,) = drafter.propose([(_KEY, 3)])
+    assert draft.tokens == _continued(model, range(12), 3)
+    assert draft.accept == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("is_drawing", [False, True])
+def test_a_draft_model_whose_logits_are_no_numbers_drafts_nothing(
+    model: Decoder, *, is_drawing: bool
+) -> None:
+    """Drawn from no numbers, a token that was not accepted was replaced by any at all."""
+
+    class Broken:
+        def logits(self, batch: Batch) -> torch.Tensor:
+            return torch.full((sum(len(one.draws) for one in batch.chunks), 384), math.nan)
+
+    drafter = ModelDrafter(Broken(), 40, 4, MAX_CONTEXT, 16, is_drawing=is_drawing)
+    chooser = Chooser([Member(drafter)])
+    chooser.start(Subject(_KEY, tuple(range(12)), temperature=1.0, seed=3))
+    assert chooser.propose([(_KEY, 5)]) == [Draft()]
+    assert chooser.num_failures == {"model": 1}
 
 
 def _config(folder: Path, path: Path, **speculator: object) -> EngineConfig:

@@ -25,7 +25,9 @@ class Draft:
 
     A chain, or a tree in topological order: `parents[i]` < i is the token before token i, and -1
     the sequence's last token; () is a chain. `accept[i]` estimates the chance that token i is the
-    model's, given that its parent is. `proposals`: only of a draft whose tokens were drawn.
+    model's, given that its parent is. `proposals`: only of a draft whose tokens were drawn; by
+    `accept` drafts are chosen and cut, so it must not depend on what was: whoever verifies a drawn
+    token only where it is a likely one, has the likely ones too often in the answer.
     """
 
     tokens: tuple[int, ...] = ()
@@ -47,7 +49,7 @@ class Subject:
 
     `prediction`: what the answer will probably repeat, from the request's own field or from the
     code in its prompt. `tenant`: whose past answers may be drafted from. `temperature` and `seed`
-    are the request's: drafts may be drawn as its tokens are.
+    are the request's: drafts may be drawn as its tokens are; 0 where they may not.
     """
 
     key: Key
