@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream_engine.spec.draft import Key, Subject
+from slipstream_engine.spec.draft import NO_DRAFT, Key, Subject
+from slipstream_engine.spec.speculation import Speculation
 from slipstream_engine.spec.store import Store, StoreDrafter, StoreLimits
 from tests.depth import cases
 
@@ -96,6 +97,20 @@ def test_what_is_forgotten_is_gone_and_does_not_come_back() -> None:
     assert draft(drafter, ANSWER[:4], b"b") == tuple(ANSWER[4:])
     answer(drafter, ANSWER, b"a")
     assert draft(drafter, ANSWER[:4], b"a") == tuple(ANSWER[4:])
+
+
+def test_an_answer_that_has_begun_is_forgotten_also_where_no_drafter_has_heard_of_it() -> None:
+    """A drafter hears of an answer only when its first draft is asked for."""
+    drafter = StoreDrafter()
+    speculation = Speculation(drafter, 8, forget=drafter.forget)
+    for tenant in (b"a", b"b"):
+        speculation.start(Subject((tenant.decode(), 0), (1,), tenant=tenant), ANSWER[:1])
+    speculation.forget(b"a")
+    for name in ("a", "b"):
+        speculation.commit((name, 0), ANSWER[1:], NO_DRAFT, 0)
+        speculation.stop((name, 0), finished=True)
+    assert draft(drafter, ANSWER[:4], b"a") == ()
+    assert draft(drafter, ANSWER[:4], b"b") == tuple(ANSWER[4:])
 
 
 def test_a_full_tenant_loses_what_was_said_longest_ago() -> None:

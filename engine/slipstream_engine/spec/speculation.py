@@ -1,6 +1,6 @@
 """What the scheduler knows of speculation: drafts of a length that pays, and their outcomes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slipstream_engine.spec import lengths, verify
@@ -64,12 +64,14 @@ class Speculation:
         clock: Callable[[], float] = lambda: 0.0,
         synthetic: Synthetic | None = None,
         forget: Callable[[bytes], None] = lambda tenant: None,
+        num_failures: Callable[[], Mapping[str, int]] = dict,
         patience_steps: int = 8,
     ) -> None:
         """`cost`: what steps take here; None: drafts are verified whole, whatever that costs.
 
         `clock`: in seconds, for how long drafting took. `synthetic`: what counts as accepted in a
-        load test, whatever was drawn. `forget`: takes away a tenant's past answers.
+        load test, whatever was drawn. `forget`: takes away a tenant's past answers. `num_failures`:
+        so far, of each drafter that failed.
         """
         self._drafter = drafter
         self._max_draft_tokens = max_draft_tokens
@@ -78,6 +80,7 @@ class Speculation:
         self._mode = lengths.START
         self.synthetic = synthetic
         self._forget = forget
+        self._num_failures = num_failures
         # What was not told yet: the subject and its output so far.
         self._untold: dict[Key, tuple[Subject, list[int]]] = {}
         self._told: dict[Key, _Told] = {}
@@ -190,13 +193,21 @@ class Speculation:
             self._drafter.stop(key, finished)
 
     def forget(self, tenant: bytes) -> None:
-        """Nothing is drafted any more from what a tenant was answered so far."""
+        """Nothing is drafted any more from what a tenant was answered so far, or is just now."""
+        said = [key for key, (subject, _) in self._untold.items() if subject.tenant == tenant]
+        for key in said:
+            # Who takes answers away must know of those that have begun.
+            self._tell(key)
         self._forget(tenant)
 
     def take_outcomes(self) -> tuple[Outcome, ...]:
         """Of all drafts since this was last asked."""
         outcomes, self._outcomes = tuple(self._outcomes), []
         return outcomes
+
+    def num_failures(self) -> dict[str, int]:
+        """Of each drafter that failed, so far."""
+        return dict(self._num_failures())
 
     def take_draft_s(self) -> float:
         """How long drafting took since this was last asked."""
