@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from slipstream_api.speculator import SpeculatorSpec
 from slipstream_engine import costs
@@ -47,15 +48,18 @@ def make(
         synthetic = Synthetic.of_length(wanted.length_milli / 1000, wanted.seed)
         drafter = Chooser([Member(SyntheticDrafter(synthetic))], _report)
         _log.warning("drafts count as accepted whatever the model says: for load tests alone")
-        return Speculation(drafter, longest, cost, clock, synthetic)
+        return Speculation(
+            drafter, longest, cost, clock, synthetic, num_failures=lambda: drafter.num_failures
+        )
     store = _store(spec)
     members = _members(spec, store)
     if model is not None:
         members.append(replace(model, cost=model.cost / measured_s[1]))
     chooser = Chooser(members, _report)
-    if store is None:
-        return Speculation(chooser, longest, cost, clock)
-    return Speculation(chooser, longest, cost, clock, forget=store.forget)
+    speculation = partial(
+        Speculation, chooser, longest, cost, clock, num_failures=lambda: chooser.num_failures
+    )
+    return speculation() if store is None else speculation(forget=store.forget)
 
 
 def names(spec: SpeculatorSpec) -> tuple[str, ...]:

@@ -224,8 +224,7 @@ class Engine:
         for failure in step.failures:
             self.metrics.failures[failure.cause].inc()
         self.pace.prefill(step.num_prefill_tokens, len(step.progress), step.run_s)
-        if step.outcomes:
-            self.metrics.speculation.observe(step.outcomes, step.draft_s, step.run_s)
+        self.metrics.speculation.observe(step)
 
 
 async def _tried(checker: Checker, wish: Wish) -> Guide:

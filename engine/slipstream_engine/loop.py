@@ -27,6 +27,8 @@ class Drafting(Protocol):
 
     def take_draft_s(self) -> float: ...
 
+    def num_failures(self) -> dict[str, int]: ...
+
     def forget(self, tenant: bytes) -> None: ...
 
 
@@ -92,6 +94,7 @@ class EngineLoop:
             self._take_failures(),
             () if drafting is None else drafting.take_outcomes(),
             0.0 if drafting is None else drafting.take_draft_s(),
+            {} if drafting is None else drafting.num_failures(),
         )
 
     def _end_failed(self) -> None:

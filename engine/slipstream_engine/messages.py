@@ -85,6 +85,7 @@ class Step(_Message, frozen=True, tag="step"):
     `num_prefill_tokens` of it were prompts, and the model ran for `run_s`. `admitted`: ids of the
     requests that ran for the first time, which ends their time in the queue. `failures` come
     after the progress. `outcomes` are those of the step's drafts, which took `draft_s` to make.
+    `num_draft_failures`: of each drafter that failed, since the start.
     """
 
     progress: tuple[Progress, ...]
@@ -95,6 +96,7 @@ class Step(_Message, frozen=True, tag="step"):
     failures: tuple[Failure, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
     draft_s: float = 0.0
+    num_draft_failures: dict[str, int] = {}
 
 
 class Failed(_Message, frozen=True, tag="failed"):

@@ -69,6 +69,25 @@ def _round_logprobs(document: Any) -> None:
                 one["logprob"] = pytest.approx(one["logprob"], abs=1e-4)
 
 
+def _assembled(chunks: list[Any]) -> list[tuple[str, Any, list[Any]]]:
+    """Of each choice of a stream the text, the reason of its end, and what stands with tokens."""
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    found = []
+    for index in range(1 + max(choice["index"] for choice in choices)):
+        own = [choice for choice in choices if choice["index"] == index]
+        (finish,) = [one["finish_reason"] for one in own if one["finish_reason"] is not None]
+        entries = [
+            entry for one in own for entry in (one.get("logprobs") or {}).get("content") or ()
+        ]
+        found.append((asking.joined(chunks, index), finish, entries))
+    return found
+
+
+def _streamed(choice: Any) -> tuple[str, Any, list[Any]]:
+    entries = (choice["logprobs"] or {}).get("content") or []
+    return asking.text_of(choice), choice["finish_reason"], entries
+
+
 @pytest.mark.parametrize("way", _WAYS)
 def test_an_answer_is_the_same_with_any_prediction_and_without_drafts(
     drafting: httpx.Client, plain: httpx.Client, way: str
@@ -87,6 +106,15 @@ def test_an_answer_is_the_same_with_any_prediction_and_without_drafts(
         )
         assert _bare(told)["choices"] == _bare(expected)["choices"]
         assert told["usage"]["completion_tokens"] == expected["usage"]["completion_tokens"]
+        chunks = asking.chunks(
+            drafting,
+            CHAT,
+            prediction=prediction,
+            stream_options={"include_usage": True},
+            **asked,
+        )
+        assert _assembled(chunks) == [_streamed(choice) for choice in expected["choices"]]
+        assert _bare(chunks[-1])["usage"] == _bare(told)["usage"]
 
 
 @pytest.mark.parametrize("path", [CHAT, PLAIN])
@@ -96,8 +124,12 @@ def test_a_stop_string_is_found_wherever_it_begins_in_an_accepted_draft(
     """sgl-project/sglang#23802; huggingface/transformers#48039: only a short tail was searched."""
     whole = asking.text_of(asking.whole(plain, path, max_tokens=32)["choices"][0])
     prediction = {"prediction": {"type": "content", "content": whole}} if path == CHAT else {}
-    for start in range(0, len(whole) - 4, 3):
+    for number, start in enumerate(range(0, len(whole) - 4, 3)):
         asked = {"max_tokens": 32, "stop": [whole[start : start + 4]], **prediction}
+        if path == CHAT and number % 2:
+            # Wrong in the middle of the stop string: one step ends there, and another begins.
+            content = f"{whole[: start + 2]}@{whole[start + 2 :]}"
+            asked["prediction"] = {"type": "content", "content": content}
         expected = asking.whole(plain, path, **asked)
         told = asking.whole(drafting, path, **asked)
         assert _bare(told) == _bare(expected)
