@@ -55,7 +55,7 @@ def make(
     members = _members(spec, store)
     if model is not None:
         members.append(replace(model, cost=model.cost / measured_s[1]))
-    chooser = Chooser(members, _report)
+    chooser = Chooser(members, _report, cost)
     speculation = partial(
         Speculation, chooser, longest, cost, clock, num_failures=lambda: chooser.num_failures
     )

@@ -47,7 +47,7 @@ class SpeculationMetrics:
             "slipstream_verify_seconds", "Of steps that verified drafts.", one, registry=registry
         ).labels(model_name)
         failures = counter(
-            "slipstream_draft_failures", "Requests that a drafter's failure left without drafts."
+            "slipstream_draft_failures", "Requests that went on without a drafter that failed."
         )
         self._failures = {name: failures.labels(model_name, name) for name in self._by_drafter}
         self._num_failures = dict.fromkeys(self._by_drafter, 0)

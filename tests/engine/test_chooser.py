@@ -1,6 +1,7 @@
 """Composition: the draft of which most is expected; a drafter that fails costs no answer."""
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -8,6 +9,8 @@ import pytest
 
 from slipstream_engine.spec.chooser import Chooser, Member
 from slipstream_engine.spec.draft import NO_DRAFT, Draft, Key, Subject
+from slipstream_engine.spec.lengths import CostTable
+from slipstream_engine.spec.speculation import Speculation
 
 A, B = ("a", 0), ("b", 0)
 
@@ -66,9 +69,10 @@ def draft(source: str, *accept: float, token: int = 1) -> Draft:
     return Draft(tokens=(token,) * len(accept), accept=accept, source=source)
 
 
-def started(*members: Member) -> Chooser:
-    chooser = Chooser(members)
-    for key in (A, B):
+def started(*members: Member, cost: CostTable | None = None) -> Chooser:
+    chooser = Chooser(members, cost=cost)
+    # The first of all is on probe.
+    for key in (("first", 0), A, B):
         chooser.start(Subject(key, prompt=(1, 2, 3)))
     return chooser
 
@@ -100,11 +104,99 @@ def test_a_drafter_that_costs_time_is_asked_only_where_it_will_be_worth_it() -> 
     chooser = started(Member(cheap), Member(dear, cost=0.1, chance=0.6))
     assert sources(chooser) == ["suffix", "model"]
     assert [key for key, _ in dear.asked] == [B]
-    # Two tokens: 1.96 expected in 1.2 steps; three: 2.18 in 1.3; four: 2.31 in 1.4.
+    # Two tokens: 1.86 expected in 1.2 steps; three: 2.06 in 1.3; four: 2.17 in 1.4.
     assert dear.asked == [(B, 3)]
     too_dear = Drafting("model", {B: draft("model", 0.6)})
     assert sources(started(Member(too_dear, cost=0.7, chance=0.6))) == ["none", "none"]
     assert too_dear.asked == []
+
+
+def test_where_nothing_would_be_verified_nobody_drafts_for_long() -> None:
+    """Two sequences with a token each: the step takes as long as it costs in the table."""
+    for dear_s, wanted in ((1.05, 2), (1.2, 1), (1.5, 0)):
+        model = Drafting("model")
+        cost = CostTable({2: 1.0, 4: dear_s, 6: 2 * dear_s - 1.0, 8: 9.0})
+        sources(started(Member(model, cost=0.2), cost=cost))
+        assert [length for _, length in model.asked] == [wanted] * (2 if wanted else 0)
+    # What costs nothing has been drafted already: only more than that is worth time.
+    cheap = Drafting("suffix", {A: draft("suffix", 0.6)})
+    model = Drafting("model")
+    sources(started(Member(cheap), Member(model, cost=0.2), cost=CostTable({2: 1.0, 4: 1.2, 6: 2})))
+    assert [key for key, _ in model.asked] == [B]
+
+
+class Model(Drafting):
+    """Says 0.8 of every token; counts its passes."""
+
+    num_passes = 0
+
+    def propose(self, asked: Sequence[tuple[Key, int]]) -> list[Draft]:
+        self.num_passes += max(budget for _, budget in asked)
+        return [draft(self.name, *[0.8] * budget) for _, budget in asked]
+
+
+COSTS = {
+    "linear": CostTable({1: 0.001, 4096: 4.096}),
+    "affine": CostTable({1: 0.005, 4096: 0.005 + 0.0005 * 4095}),
+    "smollm2": CostTable({1: 0.006, 8: 0.013, 64: 0.055}),
+}
+
+
+def _answer(
+    speculation: Speculation, keys: Sequence[Key], chance: float, num_steps: int, rng: random.Random
+) -> tuple[int, list[int]]:
+    """How many tokens came, and how many were drafted in each step."""
+    num_tokens, drafted = 0, []
+    for _ in range(num_steps):
+        drafts = speculation.propose([(key, 64) for key in keys], 0, 512)
+        drafted.append(sum(len(one.tokens) for one in drafts))
+        for key, one in zip(keys, drafts, strict=True):
+            count = len(one.tokens)
+            right = next((it for it in range(count + 1) if rng.random() >= chance), count + 1)
+            tokens = [1] * min(right, count) + [1 if right > count else 2]
+            speculation.commit(key, tokens, one, min(right, count))
+            num_tokens += len(tokens)
+    return num_tokens, drafted
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+@pytest.mark.parametrize("cost", COSTS.values(), ids=COSTS)
+@pytest.mark.parametrize("chance", [0.0, 0.3, 0.6, 0.9])
+def test_the_time_of_a_draft_model_is_never_lost(
+    chance: float, cost: CostTable, batch: int
+) -> None:
+    """It was asked for drafts of which none was verified then: a batch lost up to a sixth."""
+    model = Model("model")
+    chooser = Chooser([Member(model, cost=0.05)], cost=cost)
+    speculation = Speculation(chooser, 64, cost)
+    keys = [("r", index) for index in range(batch)]
+    for key in keys:
+        speculation.start(Subject(key, (1,)), [1])
+    num_steps = 300
+    num_tokens, drafted = _answer(speculation, keys, chance, num_steps, random.Random(1))
+    took_s = sum(cost.step_s(batch + count) for count in drafted)
+    took_s += model.num_passes * 0.05 * cost.step_s(1)
+    assert num_tokens / took_s >= 0.99 * batch / cost.step_s(batch)
+
+
+def test_a_draft_model_that_was_bad_for_long_is_found_again() -> None:
+    """Nobody asked it any more, so nobody learnt that it was good: for as long as the process."""
+    model = Model("model")
+    chooser = Chooser([Member(model, cost=0.05)], cost=COSTS["smollm2"])
+    speculation = Speculation(chooser, 64, COSTS["smollm2"])
+    rng = random.Random(1)
+    rates = []
+    for phase, (chance, count) in enumerate([(0.9, 20), (0.02, 200), (0.9, 200), (0.9, 20)]):
+        num_tokens = 0
+        for number in range(count):
+            key = (f"{phase} {number}", 0)
+            speculation.start(Subject(key, (1,)), [1])
+            num_tokens += _answer(speculation, [key], chance, 60, rng)[0]
+            speculation.stop(key, finished=True)
+        rates.append(num_tokens / (60 * count))
+    assert rates[0] > 2
+    assert rates[1] < 1.1
+    assert rates[3] > 0.8 * rates[0]
 
 
 def test_every_drafter_hears_of_every_commit() -> None:
