@@ -51,14 +51,12 @@ class SpeculationMetrics:
         )
         self._failures = {name: failures.labels(model_name, name) for name in self._by_drafter}
         self._num_failures = dict.fromkeys(self._by_drafter, 0)
-        # Without a draft there is no length: the series begin with the first one.
-        self._model_name = model_name
         self._length = Gauge(
             "sglang:spec_accept_length", "Tokens of a step, lately.", one, registry=registry
-        )
+        ).labels(model_name)
         self._rate = Gauge(
             "sglang:spec_accept_rate", "Accepted of drafted tokens, lately.", one, registry=registry
-        )
+        ).labels(model_name)
         self._lately = (0.0, 0.0, 0.0)
 
     def observe(self, step: Step) -> None:
@@ -85,5 +83,5 @@ class SpeculationMetrics:
                 keep * accepted + outcome.num_accepted,
             )
         self._lately = (drafts, drafted, accepted)
-        self._length.labels(self._model_name).set(1 + accepted / drafts)
-        self._rate.labels(self._model_name).set(accepted / drafted)
+        self._length.set(1 + accepted / drafts)
+        self._rate.set(accepted / drafted)

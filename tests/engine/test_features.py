@@ -38,6 +38,7 @@ class Toy:
         self.rows: dict[Key, list[Tensor]] = {}
         self.cold: set[Key] = set()
         self.first_drafts: dict[Key, tuple[int, ...]] = {}
+        self.stopped: list[tuple[Key, bool]] = []
 
     def prefill(self, request_id: str, start: int, features: object) -> None:
         assert isinstance(features, Tensor)
@@ -61,7 +62,7 @@ class Toy:
             self.rows[key] += list(features)
 
     def stop(self, key: Key, finished: bool) -> None:
-        pass
+        self.stopped.append((key, finished))
 
     def _draft(self, key: Key, budget: int) -> Draft:
         if key in self.cold or budget == 0:
@@ -170,3 +171,22 @@ def test_a_boundary_that_the_model_does_not_have_is_refused(model: Decoder) -> N
     boundaries.see(1, torch.zeros(2, 4))
     with pytest.raises(ValueError, match=r"\[9\]"):
         boundaries.features()
+
+
+def test_of_a_request_that_nobody_waits_for_before_its_answer_it_hears_the_end(
+    model: Decoder,
+) -> None:
+    """Or what was kept of its prompt would be kept for ever."""
+    toy = Toy()
+    speculation = Speculation(Chooser([Member(toy)]), 8)
+    scheduler = Scheduler(
+        local.limits(_CONTEXT, tokens=4, page_tokens=4), 40, speculation=speculation
+    )
+    runner = Runner(model, local.pool(model, 4, 40), boundaries=speculation.features)
+    scheduler.submit(local.request("a", range(12), 4))
+    batch = scheduler.schedule()
+    assert batch is not None
+    assert scheduler.commit(batch, runner.run(batch), runner.take_features()) == []
+    assert list(toy.prompts) == ["a"]
+    scheduler.abort("a")
+    assert toy.stopped == [(("a", 0), False)]

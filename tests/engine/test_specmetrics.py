@@ -36,11 +36,11 @@ def test_every_counter_begins_at_zero_and_counts_what_it_is_told() -> None:
     mine = {
         name: value
         for name, value in before.items()
-        if name.startswith(("vllm:spec_decode", "slipstream_draft", "slipstream_verify"))
+        if name.startswith(("vllm:spec", "sglang:spec", "slipstream_draft", "slipstream_verify"))
         and "_created" not in name
     }
-    # Drafts, drafted, accepted, failures and four places of each drafter; two times.
-    assert len(mine) == 2 * (4 + 4) + 2
+    # Drafts, drafted, accepted, failures and four places of each drafter; two times, two gauges.
+    assert len(mine) == 2 * (4 + 4) + 2 + 2
     assert set(mine.values()) == {0.0}
     outcomes = (Outcome("r", 0, "edit", 4, 3), Outcome("r", 1, "edit", 2, 0))
     metrics.speculation.observe(Step((), _LOAD, run_s=0.5, outcomes=outcomes, draft_s=0.25))

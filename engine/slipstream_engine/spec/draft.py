@@ -90,7 +90,8 @@ class Drafter(Protocol):
         ...
 
     def stop(self, key: Key, finished: bool) -> None:
-        """`finished`: the output is whole and may be learnt from."""
+        """`finished`: the output is whole and may be learnt from. Of a `FeatureDrafter` also what
+        never started: nobody waited for the end of its prompt."""
         ...
 
 

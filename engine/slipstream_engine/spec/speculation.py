@@ -84,12 +84,15 @@ class Speculation:
         # What was not told yet: the subject and its output so far.
         self._untold: dict[Key, tuple[Subject, list[int]]] = {}
         self._told: dict[Key, _Told] = {}
+        # Requests of whose prompt a drafter was told and whose answer has not begun.
+        self._read: set[str] = set()
         self._outcomes: list[Outcome] = []
         self._clock = clock
         self._draft_s = 0.0
 
     def start(self, subject: Subject, tokens: Sequence[int]) -> None:
         """A sequence and its output so far."""
+        self._read.discard(subject.key[0])
         self._untold[subject.key] = (subject, list(tokens))
 
     @property
@@ -100,6 +103,7 @@ class Speculation:
     def prefill(self, request_id: str, start: int, features: object) -> None:
         """What the target made of a part of a prompt."""
         if isinstance(self._drafter, FeatureDrafter):
+            self._read.add(request_id)
             self._drafter.prefill(request_id, start, features)
 
     def propose(
@@ -191,6 +195,9 @@ class Speculation:
             if finished:
                 self._catch_up(key, told)
             self._drafter.stop(key, finished)
+        elif key[0] in self._read:
+            self._read.remove(key[0])
+            self._drafter.stop(key, False)
 
     def forget(self, tenant: bytes) -> None:
         """Nothing is drafted any more from what a tenant was answered so far, or is just now."""
