@@ -22,7 +22,8 @@ from pydantic_core import PydanticCustomError
 from slipstream_engine.tools.formats import NAME_PATTERN
 
 MAX_TOOLS = 128
-_MAX_CALLS = 256
+# Of one message; no answer has more, for it comes back as history.
+MAX_CALLS = 256
 # A large schema of today's servers has 30 kB and ten levels.
 _MAX_TOOL_BYTES = 256 * 1024
 _MAX_TOOL_DEPTH = 64
@@ -76,7 +77,7 @@ class Message(Document):
         str | Annotated[list[TextPart], FAIL_FAST] | None, Field(validate_default=True)
     ] = None
     name: Annotated[str, Field(max_length=256)] | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=_MAX_CALLS), FAIL_FAST] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS), FAIL_FAST] | None = None
     tool_call_id: Annotated[
         Annotated[str, Field(max_length=256)] | None, Field(validate_default=True)
     ] = None

@@ -8,6 +8,7 @@ from slipstream_api.config import EngineLimits
 from slipstream_engine import forms
 from slipstream_engine.apierror import ApiError
 from slipstream_engine.chat import ChatTemplate
+from slipstream_engine.conversation import MAX_CALLS
 from slipstream_engine.forms import Wish
 from slipstream_engine.guides.spec import Guide, Vocabulary
 from slipstream_engine.protocol import ChatRequest, CompletionRequest
@@ -216,7 +217,7 @@ class Questioner:
             formats=spoken,
             schemas={one.name: one.parameters or {} for one in offered},
             is_thinking=reasoning is not None and reasoning.is_open(text),
-            max_calls=document.max_calls,
+            max_calls=document.max_calls or MAX_CALLS,
         )
         # The template writes its own special tokens.
         return [("messages", self._encode(text, "messages", adds_special=False))], form

@@ -8,6 +8,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Any, NoReturn
 
 Schema = Mapping[str, Any]
@@ -22,11 +23,17 @@ _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is no value of JSON")
+
+
+def _finite(text: str) -> float:
+    """1e999 is JSON, but what clients make of it is an error, or no JSON any more."""
+    value = float(text)
+    return value if isfinite(value) else _refuse(text)
 
 
 # Not strict: models write line ends into strings as they are; `_valid` escapes them.
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse)
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse, parse_float=_finite)
 
 
 def is_json(text: str) -> bool:
@@ -64,7 +71,7 @@ def read_envelope(text: str) -> tuple[str, str] | None:
         return None
     name, _ = members.get("name", (None, ""))
     value, raw = members.get("arguments", members.get("parameters", ({}, "{}")))
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str):
         return None
     if isinstance(value, str):
         # An object within a string: an escape too many.
@@ -129,10 +136,11 @@ def write_json(text: str) -> str:
 def write_by_schema(text: str, schema: Any, root: Schema) -> str:
     """A value that nothing but the schema (of the property, within the `root`) gives a type.
 
-    A string where the schema knows no type or allows nothing else that it could be.
+    A string where the schema knows no type, names that very string, or allows nothing else that it
+    could be.
     """
-    types = _types(schema, root)
-    if not types or types == {"string"}:
+    types, words = _types(schema, root)
+    if not types or types == {"string"} or text in words:
         return write_string(text)
     word = text.strip()
     # The templates of Qwen show a history's truth values as Python writes them.
@@ -188,9 +196,10 @@ def _type(value: Any) -> str:
     return "object"
 
 
-def _types(schema: Any, root: Schema) -> frozenset[str]:
-    """JSON types that a schema allows; none where it names none."""
+def _types(schema: Any, root: Schema) -> tuple[set[str], set[str]]:
+    """JSON types that a schema allows, none where it names none; and strings that it names."""
     types: set[str] = set()
+    words: set[str] = set()
     parts: deque[Any] = deque([schema])
     for _ in range(_MAX_PARTS):
         if not parts:
@@ -202,12 +211,13 @@ def _types(schema: Any, root: Schema) -> frozenset[str]:
             parts.append(_resolve(reference, root))
         for word in ("anyOf", "oneOf", "allOf"):
             parts.extend(_listed(part.get(word, [])))
-        named = part.get("type")
+        named, values = part.get("type"), list(_listed(part.get("enum", [])))
+        values += [part["const"]] if "const" in part else []
+        words.update(one for one in values if isinstance(one, str))
         if named is None:
-            types.update(_type(value) for value in _listed(part.get("enum", [])))
-            types.update(_type(part[word]) for word in ("const",) if word in part)
+            types.update(map(_type, values))
         types.update(one for one in _listed(named) if isinstance(one, str))
-    return frozenset(types)
+    return types, words
 
 
 def _listed(value: Any) -> list[Any]:

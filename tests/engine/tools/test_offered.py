@@ -10,7 +10,10 @@ from slipstream_engine import protocol
 from slipstream_engine.apierror import ApiError
 from slipstream_engine.protocol import ChatRequest
 from slipstream_engine.questions import Origin, Questioner
+from slipstream_engine.tools.formats import TOOL_FORMATS
+from slipstream_engine.tools.parser import Parser
 from tests.engine import speaking
+from tests.engine.tools import writing
 
 
 def _chat(**fields: Any) -> ChatRequest:
@@ -140,3 +143,18 @@ def test_an_answer_that_can_hold_nothing_but_content_is_not_parsed() -> None:
         questioner = Questioner(speaking.text_side(family), 4096, EngineLimits())
         made = questioner.question(document, Origin(0.0))
         assert made.form.is_plain is is_plain, (family, fields)
+
+
+@pytest.mark.parametrize(("fields", "most"), [({}, 256), ({"parallel_tool_calls": False}, 1)])
+def test_an_answer_has_no_more_calls_than_a_history_may(fields: dict[str, Any], most: int) -> None:
+    """A model that goes round in circles calls until its limit; the next turn was a 400."""
+    text = speaking.text_side("hermes")
+    asked = protocol.parse(ChatRequest, json.dumps(speaking.body("a", **fields)).encode())
+    parser = Parser(Questioner(text, 4096, EngineLimits()).question(asked, Origin(0.0)).form)
+    parser.push(writing.write_calls(TOOL_FORMATS["hermes"], [("edit", {})] * 300))
+    calls = [
+        {"function": {"name": call.name, "arguments": call.arguments}}
+        for call in parser.take().calls
+    ]
+    assert (len(calls), parser.is_full) == (most, True)
+    _chat(messages=[{"role": "assistant", "tool_calls": calls}])
