@@ -84,6 +84,10 @@ class CallReader:
     def find_begin(self, text: str) -> re.Match[str] | None:
         return self._begin.search(text)
 
+    def find_begins(self, text: str) -> list[int]:
+        """Where calls may begin in a text."""
+        return [found.start() for found in self._begin.finditer(text)]
+
     def enter(
         self, waiting: Waiting, start: int, marker: str
     ) -> Generator[None, None, int | NoCall]:
@@ -95,6 +99,16 @@ class CallReader:
         if (yield from waiting.has(place, self._format.begin)):
             return place + len(self._format.begin)
         return NoCall(end)
+
+    def has_begun(self, waiting: Waiting, start: int, marker: str) -> Generator[None, None, bool]:
+        """Whether what follows the marker at the place looks like a call, and not like prose."""
+        place = yield from self.enter(waiting, start, marker)
+        if isinstance(place, NoCall):
+            return False
+        if self._format.has_envelope:
+            place = yield from waiting.skip(place)
+            return (yield from waiting.has(place, "{"))
+        return (yield from self._read_header(waiting, place)) is not None
 
     def go_on(self, waiting: Waiting) -> Generator[None, None, int | None]:
         """After a call: the place after the next one's `begin` in the same section.
@@ -152,6 +166,8 @@ class CallReader:
             return NoCall(len(waiting), is_malformed=True, is_end_unknown=True)
         if name is None:
             call = arguments.read_envelope(found.text)
+            if call is not None and not _NAME.fullmatch(call[0]):
+                call = None
         else:
             made = arguments.read_object(found.text)
             call = None if made is None else (name, made)

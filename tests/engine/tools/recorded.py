@@ -64,6 +64,41 @@ HERMES = {
         reasoning="Short.",
         is_thinking=True,
     ),
+    "thinking opened by the prompt and by the model": Recorded(
+        "\n<think>\nShort.\n</think>\n\nNothing to do.",
+        (),
+        content="Nothing to do.",
+        reasoning="Short.",
+        is_thinking=True,
+    ),
+    "a call at the end of thinking that was forgotten": Recorded(
+        'I could <tool_call>{"name": "list_tests"}</tool_call> but no.\n\n'
+        '<tool_call>\n{"name": "read_file", "arguments": {"path": "a"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "list_tests", "arguments": {}}\n</tool_call>',
+        (("read_file", {"path": "a"}), ("list_tests", {})),
+        reasoning='I could <tool_call>{"name": "list_tests"}</tool_call> but no.',
+        is_thinking=True,
+    ),
+    "a call in thinking that goes on": Recorded(
+        'So <tool_call>{"name": "list_tests"}</tool_call>?\n</think>\n\nNo.',
+        (),
+        content="No.",
+        reasoning='So <tool_call>{"name": "list_tests"}</tool_call>?',
+        is_thinking=True,
+    ),
+    "a call in thinking, then content": Recorded(
+        'So <tool_call>{"name": "list_tests"}</tool_call></think>\n\nNo.',
+        (),
+        content="No.",
+        reasoning='So <tool_call>{"name": "list_tests"}</tool_call>',
+        is_thinking=True,
+    ),
+    "thinking of a tool that nobody offers": Recorded(
+        'So <tool_call>{"name": "rm"}</tool_call>',
+        (),
+        reasoning='So <tool_call>{"name": "rm"}</tool_call>',
+        is_thinking=True,
+    ),
     "escapes and markers": Recorded(
         '<tool_call>\n{"name": "edit", "arguments": {"old": "</tool_call>\\n\\"{", "new": '
         '"<tool_call>{\\"name\\": \\"rm\\", \\"arguments\\": {}}</tool_call>", "path": "\\u00fc"}}'
@@ -194,6 +229,21 @@ QWEN3_CODER = {
         reasoning="planmore",
         is_thinking=True,
     ),
+    "thinking is not ended before the call": Recorded(
+        "I use <tool_call> now:\n<tool_call>\n<function=edit>\n<parameter=new>\n"
+        "</think>?\n</parameter>\n</function>\n</tool_call>",
+        (),
+        content="?\n</parameter>\n</function>\n</tool_call>",
+        reasoning="I use <tool_call> now:\n<tool_call>\n<function=edit>\n<parameter=new>",
+        is_thinking=True,
+    ),
+    "thinking is ended after the call": Recorded(
+        "Now.\n<function=read_file>\n<parameter=path>\na\n</parameter>\n</function>\n"
+        "</tool_call>\n</think>\n\n",
+        (("read_file", {"path": "a"}),),
+        reasoning="Now.",
+        is_thinking=True,
+    ),
     "a tag in prose": Recorded(
         "Use <function=NAME> inside of <tool_call>.",
         (),
@@ -217,6 +267,12 @@ GLM = {
     "no arguments, a line end": Recorded(
         "\n<think></think>\n<tool_call>list_tests\n</tool_call>", (("list_tests", {}),)
     ),
+    "thinking is not ended before the calls": Recorded(
+        "<think>Go <tool_call>ls<arg_key>.\n<tool_call>read_file<arg_key>path</arg_key>"
+        "<arg_value>a</arg_value></tool_call><tool_call>list_tests</tool_call>",
+        (("read_file", {"path": "a"}), ("list_tests", {})),
+        reasoning="Go <tool_call>ls<arg_key>.",
+    ),
     "code and closing tags": Recorded(
         f"<tool_call>edit\n<arg_key>new</arg_key>\n<arg_value>{_CODE}</arg_value> </arg_value>\n"
         "<arg_key>all</arg_key>\n<arg_value>true</arg_value>\n</tool_call>",
@@ -239,6 +295,14 @@ KIMI = {
         (("edit", {"new": "<|tool_call_end|>"}), ("list_tests", {})),
         content="I read.",
         reasoning="first",
+    ),
+    "thinking is not ended before the calls": Recorded(
+        "I read.<|tool_calls_section_begin|><|tool_call_begin|>functions.list_tests:0"
+        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_call_begin|>functions.edit:1"
+        '<|tool_call_argument_begin|>{"new": "x"}<|tool_call_end|><|tool_calls_section_end|>',
+        (("list_tests", {}), ("edit", {"new": "x"})),
+        reasoning="I read.",
+        is_thinking=True,
     ),
     "a name alone": Recorded(
         "<|tool_calls_section_begin|> <|tool_call_begin|> list_tests <|tool_call_argument_begin|>"

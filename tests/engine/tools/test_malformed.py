@@ -23,10 +23,26 @@ _SECTION = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜t
 _EDIT = "<tool_call>\n<function=edit>\n"
 _KIMI = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
 _KIMI_END = "<|tool_call_end|><|tool_calls_section_end|>"
+_BLANKS = ("\n", " ", "\n" * 300, " " * 257)
 _XML_END = "\n</parameter>\n</function>\n</tool_call>"
 # Format, text, and what calls are in it all the same; everything else of it is content.
 _MALFORMED: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "a string that does not end": ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "x', ()),
+    "a number that is none to clients": (
+        "hermes",
+        '<tool_call>{"name": "f", "arguments": {"a": -1e999}}</tool_call>',
+        (),
+    ),
+    "a name that no tool may have": (
+        "hermes",
+        '<tool_call>{"name": "f\\n", "arguments": {}}</tool_call>',
+        (),
+    ),
+    "a name that no history may have": (
+        "hermes",
+        '<tool_call>{"name": "' + "f" * 257 + '", "arguments": {}}</tool_call>',
+        (),
+    ),
     "a number that does not end": ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1', ()),
     "a list for arguments": (
         "hermes",
@@ -189,20 +205,21 @@ def test_an_answer_that_breaks_off_has_the_first_calls_and_no_other(
 
 @_FORMATS
 @settings(cases(25), suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data(), seed=st.integers(0, 1 << 30), is_whole=st.booleans())
+@given(data=st.data(), seed=st.integers(0, 1 << 30), is_whole=st.booleans(), thinks=st.booleans())
 def test_any_heap_of_markers_means_the_same_however_it_is_cut(
-    name: str, data: st.DataObject, seed: int, is_whole: bool
+    name: str, data: st.DataObject, seed: int, is_whole: bool, thinks: bool
 ) -> None:
     own = TOOL_FORMATS[name]
     good = writing.write_calls(own, [("f", {"a": "1"}), ("g", {})])
     parts = [good, *own.markers, *writing.THINK.markers, own.opening("f", 0), own.closing]
     if own.parameters is not None:
         parts += [own.parameters.opening("a", is_string=True), own.parameters.closing]
-    pieces = st.one_of(st.sampled_from([*parts, '{"', '"}', "{}", "\n", " "]), st.text(max_size=4))
+    pieces = st.one_of(st.sampled_from([*parts, *_BLANKS, '{"', '"}', "{}"]), st.text(max_size=4))
     text = "".join(data.draw(st.lists(pieces, max_size=12)))
     place = data.draw(st.integers(0, len(text)))
     text = text[:place] + text[place + data.draw(st.integers(0, 3)) :]
-    form = writing.form(own, {"f": {"properties": {"a": {"type": "string"}}}, "g": {}})
+    schemas = {"f": {"properties": {"a": {"type": "string"}}}, "g": {}}
+    form = writing.form(own, schemas, is_thinking=thinks)
     whole = read(form, [text], is_whole=is_whole)
     assert read(form, writing.by_bytes(text), is_whole=is_whole) == whole
     assert read(form, writing.by_tokens(text, random.Random(seed)), is_whole=is_whole) == whole
@@ -217,6 +234,19 @@ def test_an_argument_of_a_hundred_thousand_characters_is_read_in_pieces(name: st
     form = writing.form(own, {"f": {"properties": {"a": {"type": "string"}}}})
     pieces = [text[start : start + 4] for start in range(0, len(text), 4)]
     assert read(form, pieces) == Outcome("", "", (("f", {"a": value}),))
+
+
+@pytest.mark.parametrize("is_thinking", [False, True], ids=["content", "thinking"])
+def test_a_model_that_writes_nothing_but_blanks_is_read_as_it_writes(is_thinking: bool) -> None:
+    """White space that may stand before a call waits, but not all of it."""
+    parser = Parser(writing.form(TOOL_FORMATS["hermes"], SCHEMAS, is_thinking=is_thinking))
+    parser.push("x")
+    told = ""
+    for _ in range(100):
+        parser.push(" \n" * 50)
+        said = parser.take()
+        told += said.content + said.reasoning
+    assert len(told) > 9_000
 
 
 def test_an_answer_that_may_hold_one_call_ends_with_it() -> None:
@@ -250,6 +280,14 @@ def test_the_models_own_ids_are_kept() -> None:
     parser = Parser(writing.form(TOOL_FORMATS["kimi_k2"], {"f": {}}))
     parser.push(writing.write_calls(TOOL_FORMATS["kimi_k2"], [("f", {}), ("f", {})]))
     assert [call.id for call in parser.take().calls] == ["functions.f:0", "functions.f:1"]
+
+
+def test_an_id_that_the_model_gives_twice_is_given_once() -> None:
+    """Clients tell results by it."""
+    parser = Parser(writing.form(TOOL_FORMATS["kimi_k2"], {"f": {}}))
+    call = writing.write_calls(TOOL_FORMATS["kimi_k2"], [("f", {})])
+    parser.push(call + call)
+    assert [call.id for call in parser.take().calls] == ["functions.f:0", None]
 
 
 def test_half_of_a_pair_of_surrogates_becomes_a_character_that_every_client_reads() -> None:

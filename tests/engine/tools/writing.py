@@ -54,6 +54,14 @@ def schema_of(arguments: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
+def schemas(calls: Sequence[tuple[str, Arguments]]) -> dict[str, Any]:
+    """Of the tools that are called, and of one that is not."""
+    return {
+        name: schema_of(args for other, args in calls if other == name)
+        for name in ("other", *(name for name, _ in calls))
+    }
+
+
 _TYPES = {
     str: "string",
     int: "integer",
@@ -189,11 +197,7 @@ class Conversation:
 
     @property
     def schemas(self) -> dict[str, Any]:
-        names = {name for name, _ in self.calls}
-        return {
-            name: schema_of(args for other, args in self.calls if other == name)
-            for name in ("other", *names)
-        }
+        return schemas(self.calls)
 
     def form(self) -> AnswerForm:
         return form(self.own, self.schemas, is_thinking=self.is_thinking)
@@ -236,3 +240,17 @@ def conversations(draw: st.DrawFn, own: ToolFormat) -> Conversation:
             text += after[len(gap) :]
         content += after if after.strip(" \t\r\n") else ""
     return Conversation(own, text, is_thinking, calls, Outcome(content, reasoning, tuple(calls)))
+
+
+_Calls = list[tuple[str, Arguments]]
+
+
+@st.composite
+def thoughts_with_calls(draw: st.DrawFn, own: ToolFormat) -> tuple[str, _Calls, _Calls]:
+    """What is thought, calls that are thought of, and calls that are made at the end of it."""
+    values = st.one_of(st.text("ab {}[]'\n", max_size=8), st.integers(), st.booleans())
+    one = st.tuples(_NAMES, st.dictionaries(_KEYS, values, max_size=2))
+    calls = st.lists(one, max_size=2, unique_by=lambda call: call[0])
+    quoted, made = draw(calls), draw(calls)
+    made = [call for call in made if call[0] not in dict(quoted)]
+    return draw(_SAID).lstrip("\n"), quoted, made
