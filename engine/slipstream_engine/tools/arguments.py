@@ -9,6 +9,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from math import isfinite
+from sys import float_info
 from typing import Any, NoReturn
 
 Schema = Mapping[str, Any]
@@ -26,14 +27,17 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no value of JSON")
 
 
+def _number(text: str) -> float:
+    """The largest for 1e999, which is JSON, but an error to some clients, to some an infinity."""
+    return min(max(float(text), -float_info.max), float_info.max)
+
+
 def _finite(text: str) -> float:
-    """1e999 is JSON, but what clients make of it is an error, or no JSON any more."""
-    value = float(text)
-    return value if isfinite(value) else _refuse(text)
+    return float(text) if isfinite(float(text)) else _refuse(text)
 
 
 # Not strict: models write line ends into strings as they are; `_valid` escapes them.
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse, parse_float=_finite)
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse, parse_float=_number)
 
 
 def is_json(text: str) -> bool:
@@ -110,7 +114,7 @@ def _valid(value: Any, text: str) -> str | None:
     """`text` where every client can read it, else the same value written anew."""
     if _SURROGATE.search(text) is None:
         try:
-            json.loads(text, parse_constant=_refuse)
+            json.loads(text, parse_constant=_refuse, parse_float=_finite)
         except ValueError:
             pass
         else:
@@ -121,6 +125,12 @@ def _valid(value: Any, text: str) -> str | None:
         return None
     # Halves of a pair that have no other half: strict readers refuse them.
     return made.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def properties(schema: Schema) -> Mapping[str, Any]:
+    """What a tool's schema says of its arguments; nothing where it is no schema."""
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
 
 
 def write_string(text: str) -> str:

@@ -277,7 +277,7 @@ class CallReader:
             place = found.end()
             if (opened := found["key"]) is not None:
                 depth += 1
-                is_known = opened.strip() in (schema.get("properties") or {})
+                is_known = opened.strip() in arguments.properties(schema)
                 is_forgotten |= is_known and opened.strip() not in {tag.key, *given}
                 continue
             is_end = yield from self._is_closed(waiting, place, {tag.key, *given}, own)
@@ -359,6 +359,5 @@ def _fragment(value: str, tag: _Tag, schema: Schema) -> str:
     if tag.is_string is not None:
         write = arguments.write_string if tag.is_string else arguments.write_json
         return write(value)
-    properties = schema.get("properties") or {}
-    own = properties.get(tag.key, schema.get("additionalProperties"))
+    own = arguments.properties(schema).get(tag.key, schema.get("additionalProperties"))
     return arguments.write_by_schema(value, own, schema)

@@ -1,6 +1,7 @@
 """Values without types get them from the tool's schema."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream_engine.tools import arguments
+from slipstream_engine.tools.formats import TOOL_FORMATS
+from tests.engine.tools import writing
+from tests.engine.tools.writing import write_calls
 
 _ROOT: dict[str, Any] = {
     "$defs": {
@@ -60,7 +64,7 @@ _VALUES: dict[str, tuple[Any, str, Any]] = {
     "no schema": (None, "5", "5"),
     "a schema that is none": (True, "5", "5"),
     "too large a number": ({"type": "number"}, "NaN", "NaN"),
-    "a number beyond all": ({"type": "number"}, "1e999", "1e999"),
+    "a number beyond all": ({"type": "number"}, "1e999", sys.float_info.max),
     "more digits than clients read": ({"type": "integer"}, "9" * 5000, "9" * 5000),
     "too deep": ({"type": "array"}, "[" * 5000, "[" * 5000),
     "many, not deep": ({"type": "array"}, "[" + "[[]]," * 300 + "[]]", [[[]]] * 300 + [[]]),
@@ -97,3 +101,10 @@ def test_whatever_the_schema_the_outcome_is_json(text: str, schema: Any) -> None
 def test_a_schema_that_refers_to_itself_without_end_is_looked_at_for_a_while_only() -> None:
     wide = {"$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}] * 100}}}
     assert arguments.write_by_schema("1", {"$ref": "#/$defs/A"}, wide) == '"1"'
+
+
+@pytest.mark.parametrize("schema", [{"properties": 5}, {"properties": ["a"]}, {}])
+def test_what_is_no_schema_says_nothing(schema: Any) -> None:
+    text = write_calls(TOOL_FORMATS["qwen3_coder"], [("f", {"a": "5", "b": "<parameter=c>"})])
+    form = writing.form(TOOL_FORMATS["qwen3_coder"], {"f": schema})
+    assert writing.read(form, [text]).calls == (("f", {"a": "5", "b": "<parameter=c>"}),)
