@@ -166,6 +166,7 @@ def test_what_the_library_refuses_is_told_in_its_words() -> None:
 
     cases = {
         "look-around": Guide(GuideKind.REGEX, "a(?=b)"),
+        "escapes nothing": Guide(GuideKind.REGEX, "a\\\\\\"),
         "Unsatisfiable": _schema({"type": "integer", "minimum": 2, "maximum": 1}),
         "unknown name": Guide(GuideKind.GRAMMAR, "start: x"),
     }

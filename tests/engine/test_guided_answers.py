@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from typing import Any
 
 import jsonschema
@@ -262,6 +263,78 @@ def test_any_draws_of_a_forced_call_are_calls_that_the_parser_reads(
             assert arguments == {}
 
 
+_ARGUMENTS = st.one_of(
+    _schemas,
+    st.builds(
+        lambda types, values: {"type": types, "enum": values},
+        st.sampled_from(["string", "integer", ["string", "null"], ["boolean", "integer"]]),
+        st.lists(_values, min_size=1, max_size=4),
+    ),
+    st.builds(lambda inner: {"allOf": [inner]}, _schemas),
+    st.sampled_from([False, {"type": "array", "items": {"$ref": "#"}, "maxItems": 1}]),
+)
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+@cases(40)
+@given(st.dictionaries(_names | st.just(" "), _ARGUMENTS, max_size=3), st.integers(0, 1 << 30))
+def test_any_draws_of_a_strict_call_are_arguments_of_any_schema(
+    name: str, properties: dict[str, Any], seed: int
+) -> None:
+    """Whatever the format cannot hold is refused: nothing of a schema is passed over."""
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": sorted(properties)[:1],
+        "additionalProperties": False,
+        "$defs": _DEFS,
+    }
+    spoken = TOOL_FORMATS[name]
+    try:
+        guide = calls.forced(spoken, [Tool("f", parameters, True, "")], 1)
+        text = _answer(guide, seed, _end(name))
+    except GuideError:
+        assume(False)
+        return
+    assume(text is not None)
+    parser = Parser(AnswerForm(Formats(spoken), {"f": parameters}))
+    parser.push(text or "")
+    parser.finish(is_whole=True)
+    (call,) = parser.take().calls
+    formats = jsonschema.FormatChecker(["date", "ipv4", "uuid"])
+    jsonschema.validate(json.loads(call.arguments), parameters, format_checker=formats)
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "deepseek_v32"])
+def test_a_schema_of_a_few_kilobytes_is_little_work(name: str) -> None:
+    """Alternatives of alternatives took hours; definitions that each argument had, gigabytes."""
+    twice = {
+        "0": {"type": "integer"},
+        **{str(i): {"anyOf": [{"$ref": f"#/$defs/{i - 1}"}] * 2} for i in range(1, 900)},
+    }
+    a_row = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(1900)}
+    large = {"enum": ["x" * 50] * 1000}
+    every = {str(i): {"type": "array", "items": {"$ref": "#/$defs/large"}} for i in range(900)}
+    for parameters, is_kept in (
+        ({"properties": {"a": {"$ref": "#/$defs/899"}}, "$defs": twice}, True),
+        ({"properties": {"a": {"$ref": "#/$defs/0"}}, "$defs": {**a_row, "1900": {}}}, True),
+        ({"properties": every, "$defs": {"large": large}}, False),
+    ):
+        tools = [Tool(f"f{i}", parameters, False, "") for i in range(4)]
+        began = time.process_time()
+        guide = calls.forced(TOOL_FORMATS[name], tools, None)
+        assert time.process_time() - began < 2.0
+        assert len(guide.text) < 5_000_000
+        # What is too much is no reason to refuse a tool that did not ask for it.
+        strict = [Tool("f", parameters, True, "tools[0]")]
+        if is_kept:
+            calls.forced(TOOL_FORMATS[name], strict, None)
+        else:
+            with pytest.raises(GuideError, match="too much") as caught:
+                calls.forced(TOOL_FORMATS[name], strict, None)
+            assert caught.value.path.startswith("tools[0].properties.")
+
+
 @pytest.mark.parametrize("name", TOOL_FORMATS)
 @cases(12)
 @given(seed=st.integers(0, 1 << 30), words=st.sampled_from(["", "I look.\n", "<", "\n\n"]))
@@ -306,9 +379,66 @@ _REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a raw string's pattern": (
         "qwen3_coder",
         {"properties": {"a": {"anyOf": [{"type": "string", "pattern": "a"}, {"type": "null"}]}}},
-        ".properties.a.pattern",
+        ".properties.a.anyOf[0].pattern",
     ),
-    "alternatives of arguments": ("glm45", {"anyOf": [{}, {}]}, ""),
+    "alternatives of arguments": ("glm45", {"anyOf": [{}, {}]}, ".anyOf"),
+    "a number of arguments": ("qwen3_coder", {"minProperties": 1}, ".minProperties"),
+    "names that are none": ("hermes", {"required": 5}, ".required"),
+    "a name in a list": ("qwen3_coder", {"required": [["a"]]}, ".required"),
+    "a type that is none": (
+        "qwen3_coder",
+        {"properties": {"a": {"type": [["null"]], "enum": [1]}}},
+        ".properties.a.type",
+    ),
+    "no properties": ("qwen3_coder", {"properties": 5}, ".properties"),
+    "a name that ends its tag": (
+        "qwen3_coder",
+        {"properties": {"a>b": {}}},
+        ".properties.a>b",
+    ),
+    "an argument that may not be": (
+        "qwen3_coder",
+        {"properties": {"a": False}, "required": ["a"]},
+        ".required",
+    ),
+    "more than a reference": (
+        "qwen3_coder",
+        {"properties": {"a": {"$ref": "#/$defs/x", "maximum": 5}}, "$defs": {"x": {}}},
+        ".properties.a.maximum",
+    ),
+    "more than alternatives": (
+        "deepseek_v32",
+        {"properties": {"a": {"anyOf": [{"type": "integer"}], "maximum": 5}}},
+        ".properties.a.maximum",
+    ),
+    "more than an enumeration": (
+        "qwen3_coder",
+        {"properties": {"a": {"enum": [1, 9], "maximum": 5}}},
+        ".properties.a.maximum",
+    ),
+    "an enumeration of another type": (
+        "qwen3_coder",
+        {"properties": {"a": {"type": "integer", "enum": ["x", True]}}},
+        ".properties.a",
+    ),
+    "a word that ends its element": (
+        "qwen3_coder",
+        {"properties": {"a": {"anyOf": [{"const": "</parameter>\n</function>"}]}}},
+        ".properties.a.anyOf[0].const",
+    ),
+    "a reference to the arguments": (
+        "qwen3_coder",
+        {"properties": {"a": {"type": "array", "items": {"$ref": "#"}}}},
+        ".properties.a.items.$ref",
+    ),
+    "a reference from a definition": (
+        "qwen3_coder",
+        {
+            "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/x"}}, "b": {}},
+            "$defs": {"x": {"type": "object", "properties": {"y": {"$ref": "#/properties/b"}}}},
+        },
+        ".$defs.x.properties.y.$ref",
+    ),
     "a name of its own": ("minimax_m2", {"required": ["x"]}, ".required"),
 }
 

@@ -48,6 +48,7 @@ def test_only_what_fits_may_follow_and_the_end_only_after_the_whole() -> None:
         (Guide(GuideKind.CHOICE, '["red", "gr\\"en\\n", "\U0001f642"]'), 'gr"en\n', "green"),
         (Guide(GuideKind.CHOICE, '["red", "reddish"]'), "red", "redd"),
         (Guide(GuideKind.GRAMMAR, 'start: "a" b*\nb: "b" | "c"'), "abcb", "ad"),
+        (Guide(GuideKind.REGEX, "a/\\\\"), "a/\\", "a/"),
         (guided.schema({"const": "é"}), '"é"', '"e"'),
         (guided.schema(True), "[null]", "nil"),
     ],

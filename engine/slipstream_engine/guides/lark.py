@@ -36,6 +36,11 @@ def either(rules: Iterable[str]) -> str:
     return "(" + " | ".join(rules) + ")"
 
 
+def row(*parts: str) -> str:
+    """One after the other; nothing of those that are no text."""
+    return " ".join(part for part in parts if part != '""')
+
+
 def _escaped(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]

@@ -71,9 +71,7 @@ def checked(schema: Any) -> str:
 def target(root: Any, reference: str, path: str) -> Any:
     """What a reference into the schema means. Raises GuideError."""
     found = root
-    # RFC 6901, as a part of an address.
-    for part in unquote(reference).split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
+    for name in pointer(reference):
         if isinstance(found, dict) and name in found:
             found = found[name]
         elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
@@ -83,6 +81,30 @@ def target(root: Any, reference: str, path: str) -> Any:
     if not isinstance(found, dict | bool):
         raise GuideError(f"{reference[:200]} is no schema", path)
     return found
+
+
+def pointer(reference: str) -> list[str]:
+    """The names that lead to what a reference means: RFC 6901, as a part of an address."""
+    parts = unquote(reference).split("/")[1:]
+    return [part.replace("~1", "/").replace("~0", "~") for part in parts]
+
+
+def parts(schema: Any) -> Iterator[tuple[Any, str]]:
+    """Every schema in a schema that was read, itself first."""
+    to_visit = [(schema, "")]
+    while to_visit:
+        found, path = to_visit.pop()
+        yield found, path
+        if not isinstance(found, dict):
+            continue
+        for key, value in found.items():
+            at = f"{path}.{key}"
+            if key in _NAMED:
+                to_visit += [(one, f"{at}.{name}") for name, one in value.items()]
+            elif isinstance(value, list) and key in _LISTS | {"items"}:
+                to_visit += [(one, f"{at}[{index}]") for index, one in enumerate(value)]
+            elif key in _ONE:
+                to_visit.append((value, at))
 
 
 class _Reader:
@@ -136,6 +158,10 @@ class _Reader:
             if not isinstance(value, list) or not value:
                 raise GuideError("a list of values", path)
             self._count_alternatives(len(value), path)
+        elif key == "required" and not _is_words(value):
+            raise GuideError("a list of names", path)
+        elif key == "type" and not (isinstance(value, str) or _is_words(value)):
+            raise GuideError("a type or a list of types", path)
         elif key == "format" and value not in FORMATS:
             raise GuideError(f"only {', '.join(sorted(FORMATS))} are supported", path)
         elif key == "$ref" and not (isinstance(value, str) and (value + "/").startswith("#/")):
@@ -147,10 +173,14 @@ class _Reader:
             raise GuideError(f"more than {MAX_ALTERNATIVES} values and alternatives", path)
 
 
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
 def _check_references(schema: Any) -> None:
     """Every reference has a target, and none leads back to itself without a text in between."""
     done: set[int] = set()
-    for start, start_path in _schemas(schema):
+    for start, start_path in parts(schema):
         # Depth first, each schema with the paths of those that lead to it.
         on_way: set[int] = set()
         to_visit: list[tuple[Any, str, bool]] = [(start, start_path, False)]
@@ -177,21 +207,3 @@ def _same_place(root: Any, schema: dict[str, Any], path: str) -> Iterator[tuple[
     for key in ("allOf", "anyOf", "oneOf"):
         for index, one in enumerate(schema.get(key, ())):
             yield one, f"{path}.{key}[{index}]"
-
-
-def _schemas(schema: Any) -> Iterator[tuple[Any, str]]:
-    """Every schema in a schema that was read, itself first."""
-    to_visit = [(schema, "")]
-    while to_visit:
-        found, path = to_visit.pop()
-        yield found, path
-        if not isinstance(found, dict):
-            continue
-        for key, value in found.items():
-            at = f"{path}.{key}"
-            if key in _NAMED:
-                to_visit += [(one, f"{at}.{name}") for name, one in value.items()]
-            elif isinstance(value, list) and key in _LISTS | {"items"}:
-                to_visit += [(one, f"{at}[{index}]") for index, one in enumerate(value)]
-            elif key in _ONE:
-                to_visit.append((value, at))
