@@ -189,14 +189,15 @@ class Engine:
         return self._root_key(tenant_salt)
 
     async def question(self, document: Document, origin: Origin) -> Question:
-        """The request in tokens. Raises ApiError (400)."""
+        """The request in tokens. Raises ApiError (400; 504 for a guide that waits too long)."""
         serving = self.serving()
         questioner, guide = serving.questioner, None
         # A long prompt takes tens of milliseconds, in which streams would stand still. So do
         # schemas.
         if document.is_formed:
             wish = await asyncio.to_thread(questioner.wish, document)
-            guide = None if wish is None else await _tried(serving.checker, wish)
+            deadline_s = questioner.deadline_s(document, origin)
+            guide = None if wish is None else await _tried(serving.checker, wish, deadline_s)
         return await asyncio.to_thread(questioner.question, document, origin, guide)
 
     def close(self) -> None:
@@ -227,14 +228,17 @@ class Engine:
         self.metrics.speculation.observe(step)
 
 
-async def _tried(checker: Checker, wish: Wish) -> Guide:
-    """Raises ApiError (400)."""
+async def _tried(checker: Checker, wish: Wish, deadline_s: float) -> Guide:
+    """Raises ApiError (400, 504): guides are tried one by one, and others may be slow."""
     try:
-        try:
-            return await checker.checked(wish.guide)
-        except GuideError:
-            if wish.plain is None:
-                raise
-            return await checker.checked(wish.plain)
+        async with asyncio.timeout(deadline_s - time.monotonic()):
+            try:
+                return await checker.checked(wish.guide)
+            except GuideError:
+                if wish.plain is None:
+                    raise
+                return await checker.checked(wish.plain)
     except GuideError as error:
         raise forms.refused(error, wish.path) from error
+    except TimeoutError as error:
+        raise apierror.deadline_exceeded() from error

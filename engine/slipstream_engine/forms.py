@@ -19,6 +19,8 @@ from slipstream_engine.tools.formats import ToolFormat
 
 _MAX_TEXT = 64 * 1024
 _MAX_CHOICES = 2_000
+# What the library's grammars may say of how they are kept to.
+_OPTIONS = "%llguidance"
 
 Text = Annotated[str, Field(min_length=1, max_length=_MAX_TEXT)]
 Choices = Annotated[list[str], Field(min_length=1, max_length=_MAX_CHOICES), FAIL_FAST]
@@ -120,6 +122,8 @@ def of_content(document: Formed) -> Wish | None:
             text = json.dumps(value) if kind is GuideKind.CHOICE else value
             if len(text) > _MAX_TEXT:
                 raise GuideError(f"more than {_MAX_TEXT} characters")
+            if kind is GuideKind.GRAMMAR and _OPTIONS in text:
+                raise GuideError(f"{_OPTIONS} is not supported: its options are the engine's")
             return Wish(Guide(kind, text), path)
         return Wish(Guide(kind, schema.checked(_read(value))), path)
     except GuideError as error:

@@ -131,13 +131,16 @@ class Questioner:
             max_calls=document.max_calls,
         )
 
-    def question(self, document: Document, origin: Origin, guide: Guide | None = None) -> Question:
-        """`guide`: of the document's wish. Raises ApiError (400)."""
+    def deadline_s(self, document: Document, origin: Origin) -> float:
+        """When the answer must be complete. Raises ApiError (400)."""
         limits = self._limits
         deadline_ms = document.deadline_ms or limits.default_deadline_ms
         if document.deadline_ms and deadline_ms > limits.max_deadline_ms:
             raise _invalid(f"at most {limits.max_deadline_ms}", "deadline_ms")
-        deadline_ms = min(deadline_ms, limits.max_deadline_ms)
+        return origin.arrival_s + min(deadline_ms, limits.max_deadline_ms) / 1000
+
+    def question(self, document: Document, origin: Origin, guide: Guide | None = None) -> Question:
+        """`guide`: of the document's wish. Raises ApiError (400)."""
         end_tokens = frozenset(document.stop_token_ids or ())
         if not document.ignore_eos or guide is not None:
             end_tokens |= self._text.model.end_tokens
@@ -177,7 +180,7 @@ class Questioner:
             requests=tuple(requests),
             stops=document.stops,
             origin=origin,
-            deadline_s=origin.arrival_s + deadline_ms / 1000,
+            deadline_s=self.deadline_s(document, origin),
             is_streamed=bool(document.stream),
             form=form,
             is_forced_call=isinstance(document, ChatRequest) and document.forced_name is not None,

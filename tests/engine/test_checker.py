@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -169,9 +170,13 @@ def test_what_the_library_refuses_is_told_in_its_words() -> None:
         "escapes nothing": Guide(GuideKind.REGEX, "a\\\\\\"),
         "Unsatisfiable": _schema({"type": "integer", "minimum": 2, "maximum": 1}),
         "unknown name": Guide(GuideKind.GRAMMAR, "start: x"),
+        # It asks for the tokeniser, which is not there, and writes down its stack.
+        "^the library cannot take it$": Guide(
+            GuideKind.GRAMMAR, 'start: "abc"\n%llguidance {"no_forcing": false}'
+        ),
     }
     for words, guide in cases.items():
-        assert words in asyncio.run(told(guide))
+        assert re.search(words, asyncio.run(told(guide)))
 
 
 def test_the_process_ends_with_the_serving_process_and_starts_anew_when_it_died() -> None:

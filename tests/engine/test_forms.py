@@ -112,6 +112,10 @@ _REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "long choices": ({"guided_choice": ["a" * 70_000]}, "guided_choice"),
     "an empty regex": ({"guided_regex": ""}, "guided_regex"),
     "a long grammar": ({"guided_grammar": "a" * 70_000}, "guided_grammar"),
+    "a grammar with options": (
+        {"guided_grammar": 'start: "abc"\n%llguidance {"no_forcing": false}'},
+        "guided_grammar",
+    ),
     "a tag": ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
     "another library": ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend"),
 }

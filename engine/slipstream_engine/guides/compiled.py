@@ -215,7 +215,9 @@ def _lark(guide: Guide) -> str:
 
 
 def _reason(message: str) -> str:
-    """The library's words without its excerpt of the grammar."""
+    """The library's words without its excerpt of the grammar, or of its own stack."""
+    if message.startswith("panic: "):
+        return "the library cannot take it"
     text = message.partition("\n   1 |")[0].partition("<non-verbose/>")[0]
     text = text.removeprefix("at 2(8): ").removeprefix("failed to compile JSON schema: ")
     return " ".join(text.split())[:500] or "nothing can follow it"

@@ -4,6 +4,7 @@ The tiny model knows nothing, so that every token of an answer's form is the gui
 """
 
 import json
+import time
 from enum import Enum
 from typing import Any, Literal
 
@@ -197,3 +198,22 @@ def test_a_form_that_cannot_be_had_is_a_400_before_any_stream(
     error = answer.json()["error"]
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
     assert error["message"].startswith(f"{param}: ")
+
+
+def test_no_request_waits_for_the_trial_of_forms_beyond_its_deadline(client: httpx.Client) -> None:
+    """Forms are tried one by one, up to a second of a processor each."""
+    slow = [
+        {
+            "type": "string",
+            "minLength": number,
+            "allOf": [{"pattern": f".*[a-{chr(97 + i)}].*x{{{i}}}"} for i in range(1, 20)],
+        }
+        for number in range(2)
+    ]
+    for document in slow:
+        began = time.monotonic()
+        answer = client.post(CHAT, json=body(CHAT, guided_json=document, deadline_ms=300))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+        assert time.monotonic() - began < 0.9
+    # The next one waits for the first two, and comes.
+    assert client.post(CHAT, json=body(CHAT, guided_choice=["a"])).status_code == 200
