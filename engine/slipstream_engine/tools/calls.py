@@ -101,14 +101,15 @@ class CallReader:
         return NoCall(end)
 
     def has_begun(self, waiting: Waiting, start: int, marker: str) -> Generator[None, None, bool]:
-        """Whether what follows the marker at the place looks like a call, and not like prose."""
+        """Whether a call of an offered tool seems to follow the marker at the place, not prose."""
         place = yield from self.enter(waiting, start, marker)
         if isinstance(place, NoCall):
             return False
         if self._format.has_envelope:
             place = yield from waiting.skip(place)
             return (yield from waiting.has(place, "{"))
-        return (yield from self._read_header(waiting, place)) is not None
+        header = yield from self._read_header(waiting, place)
+        return header is not None and header[0] in self._schemas
 
     def go_on(self, waiting: Waiting) -> Generator[None, None, int | None]:
         """After a call: the place after the next one's `begin` in the same section.

@@ -245,6 +245,20 @@ def test_a_model_that_writes_nothing_but_blanks_is_read_as_it_writes(is_thinking
     assert len(told) > 9_000
 
 
+@_FORMATS
+def test_thinking_that_speaks_of_calls_is_streamed(name: str) -> None:
+    """Only what looks like a call of an offered tool waits for the end of thinking."""
+    own = TOOL_FORMATS[name]
+    begin = own.section_begin.strip() or own.begin
+    parser = Parser(writing.form(own, {"f": {}}, is_thinking=True))
+    parser.push(f"Write {begin} and then the name, {own.opening('g', 0)}, say")
+    assert parser.take().reasoning.endswith(
+        "say" if not own.has_envelope else f"{begin} and then the name,"
+    )
+    parser.push(writing.write_calls(own, [("f", {"a": "x" * 300})]))
+    assert "xxx" not in parser.take().reasoning
+
+
 def test_an_answer_that_may_hold_one_call_ends_with_it() -> None:
     form = writing.form(TOOL_FORMATS["hermes"], SCHEMAS, max_calls=1)
     parser = Parser(form)
