@@ -30,6 +30,25 @@ def test_thinking_stands_beside_the_content_and_calls_within_it_are_none(
         assert (message["content"], len(message["tool_calls"])) == ("So:", 2)
 
 
+@_MODES
+def test_calls_are_not_lost_in_thinking_that_the_model_forgot_to_end(
+    speaker: httpx.Client, family: str, is_stream: bool
+) -> None:
+    """vllm#39056, PR#33646, PR#35687: no call and no content, and agents stood still."""
+    answer = f"<think>\nWhich file?\n{speaking.calls(family)}"
+    if is_stream:
+        chunks = spoken.chunks(speaker, answer)
+        deltas = spoken.deltas(chunks)
+        assert spoken.joined(deltas, "reasoning_content") == "Which file?"
+        assert (spoken.joined(deltas, "content"), spoken.calls(deltas)) == ("", CALLS)
+        assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    else:
+        choice = spoken.whole(speaker, answer)["choices"][0]
+        message = choice["message"]
+        assert (message["reasoning_content"], message["content"]) == ("Which file?", None)
+        assert (len(message["tool_calls"]), choice["finish_reason"]) == (2, "tool_calls")
+
+
 def test_thinking_that_the_limit_cuts_has_no_content(speaker: httpx.Client) -> None:
     limit = speaking.num_tokens("<think>\nOn and on")
     choice = spoken.whole(speaker, "<think>\nOn and on, and on", max_tokens=limit)["choices"][0]
