@@ -238,7 +238,9 @@ class Questioner:
         if opening is None and not form.is_thinking:
             return {}
         ends = tokenizer.encode(spoken.end, add_special_tokens=False).ids
-        return {"begins_after": tuple(ends), "opening": opening}
+        tools = form.formats.tools if document.offered else None
+        call = None if tools is None else tokenizer.token_to_id(tools.first_marker)
+        return {"begins_after": tuple(ends), "opening": opening, "call": call}
 
     def _prompts(self, document: CompletionRequest) -> list[_Prompt]:
         prompts = document.prompts

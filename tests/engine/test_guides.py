@@ -175,6 +175,25 @@ def test_a_form_begins_after_the_end_of_thinking_wherever_that_stands() -> None:
     assert asked.legal(_chain([5, 5, 6, _A, _B, END])).tokens == (5, 5, 6, _A, _B, END)
 
 
+def test_a_call_ends_thinking_that_the_model_forgot_to_end() -> None:
+    """It could not end its answer in thinking: it wrote on to the limit, and the call was lost."""
+    guide = Guide(GuideKind.CHOICE, '["ab"]', begins_after=(5, 6), call=_A)
+    for thought in ([], [9], [5, 9, 5]):
+        asked = Asked(guide)
+        asked.commit(thought)
+        draft = _chain([9, _A, _B, END])
+        assert asked.legal(draft) == draft
+        masks = asked.allowed(_chain([9, _A, _B]))
+        assert [len(mask) for mask in masks] == [SIZE - 1, SIZE - 1, 1, 1]
+        assert asked.legal(_chain([_A, 9])).tokens == (_A,)
+        asked.commit([_A, _B])
+        assert asked.next() == [END]
+    # After the end of thinking, and in content, it is a token like any other.
+    asked = Asked(guide)
+    asked.commit([5, 6, _A])
+    assert asked.next() == [_B]
+
+
 def test_thinking_may_be_begun_or_left_out() -> None:
     guide = Guide(GuideKind.CHOICE, '["ab"]', begins_after=(6,), opening=5)
     asked = Asked(guide)

@@ -54,7 +54,7 @@ def strict(
         begin = spoken.section_begin + spoken.begin
         calls = lark.row(lark.literal(begin), "calls")
         return _guide([f"start: {calls} | {_content(content)}", *rules.lines()])
-    begins = [spoken.section_begin.strip() or spoken.begin]
+    begins = [spoken.first_marker]
     if spoken.has_bare_calls:
         begins.append(spoken.begin)
     lines, ways = ["tail: TEXT", _TEXT], []

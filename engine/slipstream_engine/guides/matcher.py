@@ -210,7 +210,7 @@ class _Guided:
             if token == guide.opening:
                 return 0, 0
             phase = _CONTENT
-        if phase >= 0:
+        if phase >= 0 and token != guide.call:
             matched = _matched(guide.begins_after, phase, token)
             return (_CONTENT if matched == len(guide.begins_after) else matched), 0
         if phase == _OVER or token in self._terms.end_tokens:

@@ -39,6 +39,8 @@ class Guide:
     after the first place where those tokens follow each other, and until then no end token may be
     drawn. `opening`: the token that begins reasoning where the prompt has not begun it already;
     the answer begins with it or is content from its first token on; None: it begins in reasoning.
+    `call`: the token that begins calls, and ends reasoning too where the model forgot to: a part of
+    the guide's own text; None: there is none.
     `is_patient`: end tokens only where nothing else may follow (`ignore_eos`).
     """
 
@@ -46,6 +48,7 @@ class Guide:
     text: str = ""
     begins_after: tuple[int, ...] = ()
     opening: int | None = None
+    call: int | None = None
     is_patient: bool = False
 
     @property

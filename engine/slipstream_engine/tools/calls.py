@@ -72,7 +72,7 @@ class CallReader:
         self._section_end = tools.section_end.strip()
         self._end = formats.pieces(tools.end)
         self._after_name = formats.pieces(tools.after_name)
-        begins = [self._section_begin or tools.begin]
+        begins = [tools.first_marker]
         if tools.has_bare_calls:
             begins += [f"{tools.begin}{name}{self._after_name[0]}" for name in schemas]
         self.begins = tuple(begins)

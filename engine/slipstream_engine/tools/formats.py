@@ -76,6 +76,11 @@ class ToolFormat:
         return f"{self.begin}{header}{self.after_name}"
 
     @property
+    def first_marker(self) -> str:
+        """What calls begin with."""
+        return self.section_begin.strip() or self.begin
+
+    @property
     def closing(self) -> str:
         """What stands after the arguments."""
         return f"}}\n{self.end}" if self.has_envelope else self.end

@@ -173,6 +173,27 @@ def test_arguments_of_a_strict_tool_keep_to_its_schema_in_a_call_of_the_models_o
 
 
 @_MODES
+def test_a_call_ends_thinking_that_the_model_does_not_end(
+    client: httpx.Client, tokens: dict[str, str], is_stream: bool
+) -> None:
+    """vllm PR#35687: models call without the end of thinking; strict calls went on to the limit."""
+    bias = {tokens["</think>"]: -100, tokens["<tool_call>"]: 4}
+    for seed in range(3):
+        said = _said(
+            client,
+            is_stream=is_stream,
+            tool_choice="required",
+            parallel_tool_calls=False,
+            reasoning_effort="high",
+            logit_bias=bias,
+            seed=seed,
+        )
+        assert (said["content"], said["reason"]) == (None, "tool_calls")
+        ((_, arguments),) = said["calls"]
+        jsonschema.validate(arguments, _PARAMETERS)
+
+
+@_MODES
 def test_a_form_is_the_contents_and_thinking_is_free(
     client: httpx.Client, tokens: dict[str, str], is_stream: bool
 ) -> None:
