@@ -73,7 +73,10 @@ class CallReader:
         self._end = formats.pieces(tools.end)
         self._after_name = formats.pieces(tools.after_name)
         begins = [tools.first_marker]
-        if tools.has_bare_calls:
+        if tools.has_bare_calls and tools.has_ids:
+            begins.append(tools.begin)
+        elif tools.has_bare_calls:
+            # Its first word is prose too.
             begins += [f"{tools.begin}{name}{self._after_name[0]}" for name in schemas]
         self.begins = tuple(begins)
         self._begin = re.compile("|".join(map(re.escape, begins)))

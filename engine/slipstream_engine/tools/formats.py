@@ -187,6 +187,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
             after_name="<|tool_call_argument_begin|>",
             end="<|tool_call_end|>",
             has_ids=True,
+            has_bare_calls=True,
         ),
         ToolFormat(
             name="minimax_m2",

@@ -309,6 +309,13 @@ KIMI = {
         " {} <|tool_call_end|> <|tool_calls_section_end|>",
         (("list_tests", {}),),
     ),
+    "the section's beginning is forgotten": Recorded(
+        "Both.<|tool_call_begin|>functions.list_tests:0<|tool_call_argument_begin|>{}"
+        "<|tool_call_end|><|tool_call_begin|>functions.edit:1<|tool_call_argument_begin|>"
+        '{"new": "<|tool_call_begin|>"}<|tool_call_end|><|tool_calls_section_end|>',
+        (("list_tests", {}), ("edit", {"new": "<|tool_call_begin|>"})),
+        content="Both.",
+    ),
     "an id without a name is no call": Recorded(
         "<|tool_calls_section_begin|><|tool_call_begin|>0<|tool_call_argument_begin|>{}"
         "<|tool_call_end|><|tool_calls_section_end|>",
