@@ -305,6 +305,33 @@ def test_any_draws_of_a_strict_call_are_arguments_of_any_schema(
     jsonschema.validate(json.loads(call.arguments), parameters, format_checker=formats)
 
 
+def test_objects_of_which_one_is_meant_exclude_each_other_in_elements_too() -> None:
+    def one_of(*kinds: Any) -> Guide:
+        inner = [
+            {
+                "type": "object",
+                "properties": {"kind": {"const": kind}, "value": {"type": "integer"}},
+                "required": ["kind", "value"],
+                "additionalProperties": False,
+            }
+            for kind in kinds
+        ]
+        parameters = {
+            "properties": {"a": {"oneOf": [{"$ref": "#/$defs/x"}, *inner[1:]]}},
+            "required": ["a"],
+            "$defs": {"x": inner[0]},
+        }
+        tools = [Tool("f", parameters, True, "")]
+        return calls.forced(TOOL_FORMATS["qwen3_coder"], tools, 1)
+
+    text = _answer(one_of("b", "c"), 1, _end("qwen3_coder")) or ""
+    ((_, arguments),) = _parsed("qwen3_coder", text, 1)[1]
+    # The tool is not known there: a text.
+    assert json.loads(arguments["a"])["kind"] in {"b", "c"}
+    with pytest.raises(GuideError, match="oneOf"):
+        _answer(one_of("b", "b"), 1)
+
+
 @pytest.mark.parametrize("name", ["qwen3_coder", "deepseek_v32"])
 def test_a_schema_of_a_few_kilobytes_is_little_work(name: str) -> None:
     """Alternatives of alternatives took hours; definitions that each argument had, gigabytes."""

@@ -111,6 +111,10 @@ def _leaves(value: Any, root: Mapping[str, Any], path: str) -> Iterator[tuple[An
                 yield found, at
             continue
         _check_only(found, (word,), at)
+        if word == "oneOf" and (objects := _objects(found[word], root, at)) is not None:
+            # The library knows whether they exclude each other, where it sees them side by side.
+            yield {word: objects}, at
+            continue
         at = f"{at}.{word}"
         if word != "$ref":
             to_visit += reversed([(one, f"{at}[{i}]") for i, one in enumerate(found[word])])
@@ -127,13 +131,27 @@ def _alternatives(found: Any) -> str | None:
     return None
 
 
+def _objects(schemas: list[Any], root: Mapping[str, Any], path: str) -> list[Any] | None:
+    """What schemas mean, where each is one of objects. References go round in no circle."""
+    made = []
+    for found in schemas:
+        while isinstance(found, dict) and found.keys() == {"$ref"}:
+            found = schema.target(root, found["$ref"], path)
+        if not isinstance(found, dict) or found.get("type") != "object":
+            return None
+        made.append(found)
+    return made
+
+
 def _values(
     own: Parameters, leaf: Any, root: Mapping[str, Any], path: str
 ) -> Iterator[tuple[bool, str]]:
     """How values of one alternative are written, to the end of the element."""
     if isinstance(leaf, dict) and ("enum" in leaf or "const" in leaf):
         yield from _named(own, leaf, path)
-    elif not isinstance(leaf, dict) or leaf.get("type", "string") == "string":
+    elif not isinstance(leaf, dict) or (
+        "oneOf" not in leaf and leaf.get("type", "string") == "string"
+    ):
         # Without a type a value is read as a string too.
         for word in _RAW_LIMITS:
             if isinstance(leaf, dict) and word in leaf:
