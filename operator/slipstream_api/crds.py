@@ -5,11 +5,12 @@ Pure: returns documents and their YAML; `slipstream crds generate` writes them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from slipstream_api import names
+from slipstream_api.gpuclass import GPUClassSpec
 from slipstream_api.inferencemodel import InferenceModelSpec, InferenceModelStatus
 from slipstream_api.modelroute import ModelRouteSpec, ModelRouteStatus
 from slipstream_api.schema import KubeModel
@@ -36,10 +37,11 @@ class Kind:
     singular: str
     short_names: tuple[str, ...]
     spec: type[KubeModel]
-    status: type[KubeModel]
+    status: type[KubeModel] | None  # none: nobody writes one
     columns: tuple[tuple[str, str, str], ...]  # name, type, JSON path
     rules: tuple[Rule, ...] = ()
     is_scalable: bool = False
+    scope: Literal["Namespaced", "Cluster"] = "Namespaced"
 
 
 _NAME_RULE = Rule(
@@ -59,6 +61,10 @@ _SOURCE_RULE = Rule(
 _WEIGHT_RULE = Rule(
     "self.spec.tracks.size() == 0 || self.spec.tracks.map(t, t.weight).sum() == 10000",
     "the weights of spec.tracks must sum to 10000 basis points",
+)
+_GFLOPS_RULE = Rule(
+    "has(self.spec.computeGflops.bf16) || has(self.spec.computeGflops.fp16)",
+    "spec.computeGflops must say bf16 or fp16: every model computes some of its layers in one",
 )
 
 KINDS: tuple[Kind, ...] = (
@@ -93,6 +99,23 @@ KINDS: tuple[Kind, ...] = (
         ),
         rules=(_WEIGHT_RULE,),
     ),
+    Kind(
+        kind="GPUClass",
+        plural="gpuclasses",
+        singular="gpuclass",
+        short_names=("gpuc",),
+        spec=GPUClassSpec,
+        status=None,
+        columns=(
+            ("Memory", "string", ".spec.memory"),
+            ("MB/s", "integer", ".spec.memoryBandwidthMegabytesPerSecond"),
+            ("PCIe", "integer", ".spec.pcie.generation"),
+            ("PeerToPeer", "string", ".spec.peerToPeer"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+        rules=(_GFLOPS_RULE,),
+        scope="Cluster",
+    ),
 )
 
 
@@ -118,7 +141,7 @@ def chart_template(text: str) -> str:
 
 def definition(kind: Kind) -> Document:
     """One CustomResourceDefinition."""
-    subresources: Document = {"status": {}}
+    subresources: Document = {} if kind.status is None else {"status": {}}
     if kind.is_scalable:
         subresources["scale"] = {
             "specReplicasPath": ".spec.scaling.replicas",
@@ -134,7 +157,7 @@ def definition(kind: Kind) -> Document:
         },
         "spec": {
             "group": names.GROUP,
-            "scope": "Namespaced",
+            "scope": kind.scope,
             "names": {
                 "kind": kind.kind,
                 "listKind": f"{kind.kind}List",
@@ -148,7 +171,7 @@ def definition(kind: Kind) -> Document:
                     "name": names.VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": subresources,
+                    **({"subresources": subresources} if subresources else {}),
                     "additionalPrinterColumns": [
                         {"name": name, "type": type_, "jsonPath": path}
                         for name, type_, path in kind.columns
@@ -169,7 +192,7 @@ def _object_schema(kind: Kind) -> Document:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": structural(kind.spec),
-            "status": structural(kind.status),
+            **({} if kind.status is None else {"status": structural(kind.status)}),
         },
     }
     if kind.rules:

@@ -10,6 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from slipstream_api import crds, names
+from slipstream_api.gpuclass import GPUClassSpec
 from slipstream_api.inferencemodel import InferenceModelSpec
 from slipstream_cli.main import app
 
@@ -55,6 +56,32 @@ def test_every_example_is_a_valid_model(path: Path) -> None:
         if document["kind"] == "InferenceModel":
             assert document["apiVersion"] == names.API_VERSION
             InferenceModelSpec.model_validate(document["spec"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(Path(__file__).resolve().parents[2].glob("crds/examples/gpuclasses/*.yaml")),
+    ids=lambda path: path.stem,
+)
+def test_every_sample_of_a_card_is_a_valid_class_and_says_where_its_figures_are_from(
+    path: Path,
+) -> None:
+    text = path.read_text(encoding="utf-8")
+    document = yaml.safe_load(text)
+    assert (document["apiVersion"], document["kind"]) == (names.API_VERSION, "GPUClass")
+    assert document["metadata"] == {"name": path.stem}
+    GPUClassSpec.model_validate(document["spec"])
+    for what in ("# Figures: ", "# Price: ", "fficiencies"):
+        assert what in text
+
+
+def test_a_card_is_of_the_cluster_and_nobody_writes_its_status() -> None:
+    (kind,) = (kind for kind in crds.KINDS if kind.kind == "GPUClass")
+    spec = crds.definition(kind)["spec"]
+    assert spec["scope"] == "Cluster"
+    (version,) = spec["versions"]
+    assert "subresources" not in version
+    assert "status" not in version["schema"]["openAPIV3Schema"]["properties"]
 
 
 def test_outside_of_the_repository_the_command_says_what_it_looks_for(tmp_path: Path) -> None:

@@ -53,7 +53,13 @@ secrets[slipstream-internal-token]: get list watch
 GATEWAY_LEASE = """
 leases.coordination.k8s.io: create delete patch
 """
+OPERATOR_GPUS = """
+gpuclasses.slipstream.dev: get list watch
+resourceslices.resource.k8s.io: get list watch
+deviceclasses.resource.k8s.io: get list watch
+"""
 VIEW = """
+gpuclasses.slipstream.dev: get list watch
 inferencemodels.slipstream.dev: get list watch
 inferencemodels/status.slipstream.dev: get list watch
 inferencemodels/scale.slipstream.dev: get list watch
@@ -95,6 +101,7 @@ def test_on_the_whole_cluster_the_rights_are_exactly_these(helm: Helm) -> None:
     found = {key: rights(role) for key, role in roles(helm.documents()).items()}
     assert found == {
         ("ClusterRole", "", "slipstream-operator"): expected(OPERATOR),
+        ("ClusterRole", "", "slipstream-operator-gpus"): expected(OPERATOR_GPUS),
         ("ClusterRole", "", "slipstream-gateway"): expected(GATEWAY),
         ("Role", NAMESPACE, "slipstream-operator-lease"): expected(OPERATOR_LEASE),
         ("Role", NAMESPACE, "slipstream-gateway-lease"): expected(GATEWAY_LEASE),
@@ -145,7 +152,7 @@ def test_each_binding_gives_its_role_to_the_account_of_its_component(
         d["spec"]["template"]["spec"]["serviceAccountName"] for d in select(documents, "Deployment")
     }
     bindings = [d for kind in BINDINGS for d in select(documents, kind)]
-    assert len(bindings) == 4
+    assert len(bindings) == (4 if arguments else 5)
     for binding in bindings:
         (subject,) = binding["subjects"]
         assert (subject["namespace"], subject["name"]) in accounts

@@ -73,6 +73,7 @@ BY_NAME = f"--field-selector=metadata.name={SECRET}"
         ("operator", "get inferencemodels -A"),
         ("operator", "get modelroutes,pods,services,configmaps,controllerrevisions -A"),
         ("operator", "get networkpolicies -A"),
+        ("operator", "get gpuclasses,resourceslices,deviceclasses"),
         ("operator", f"get secrets -A {BY_NAME}"),
         ("operator", f"-n NAMESPACE get secret {SECRET} --ignore-not-found"),
         ("operator", "-n NAMESPACE get leases"),
@@ -213,7 +214,7 @@ def test_namespaced_mode_installs_for_someone_with_two_namespaces(
 
 
 def test_the_api_server_takes_every_sample(release: Release, repository: Path) -> None:
-    for path in sorted((repository / "crds/examples").glob("*.yaml")):
+    for path in sorted((repository / "crds/examples").rglob("*.yaml")):
         applied = release.cluster.run_kubectl(
             *("-n", release.namespace, "apply", "--dry-run=server", "-f", str(path))
         )

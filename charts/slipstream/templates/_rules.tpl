@@ -41,6 +41,17 @@
   verbs: [create]
 {{- end -}}
 
+{{/* What GPUs there are. None of these objects is in a namespace, so only a ClusterRole can allow it; in
+namespaced mode the administrator may grant it or not. */}}
+{{- define "slipstream.gpuRules" -}}
+- apiGroups: [slipstream.dev]
+  resources: [gpuclasses]
+  verbs: [get, list, watch]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceslices, deviceclasses]
+  verbs: [get, list, watch]
+{{- end -}}
+
 {{/* What a gateway does in every namespace that it looks at. */}}
 {{- define "slipstream.gatewayRules" -}}
 - apiGroups: [slipstream.dev]
