@@ -20,7 +20,9 @@ def deciding(repository: Path) -> list[Path]:
         if c["name"].startswith("The operator decides without clock")
     ]
     modules = [name.partition(".")[2] for name in contract["source_modules"]]
-    return [repository / "operator/slipstream_operator" / f"{name}.py" for name in modules]
+    folder = repository / "operator/slipstream_operator"
+    found = [folder / f"{name}.py" for name in modules if not (folder / name).is_dir()]
+    return found + [path for name in modules for path in sorted((folder / name).glob("*.py"))]
 
 
 def questions(tree: ast.AST) -> Iterator[str]:
@@ -34,7 +36,9 @@ def questions(tree: ast.AST) -> Iterator[str]:
 
 def test_deciding_modules_ask_no_clock_and_throw_no_dice(repository: Path) -> None:
     modules = deciding(repository)
-    assert {"plan", "rollout", "rotation", "schedule"} <= {path.stem for path in modules}
+    assert {"plan", "rollout", "rotation", "schedule", "roofline"} <= {
+        path.stem for path in modules
+    }
     found = {
         path.name: list(questions(ast.parse(path.read_text(encoding="utf-8")))) for path in modules
     }
