@@ -42,7 +42,10 @@ class WindowFacts(ConfigModel):
 
 
 class WeightBytes(ConfigModel):
-    """Bytes by what is done with them, over all layers; norms and biases count to their matrix."""
+    """Bytes by what is done with them, over all layers; norms and biases count to their matrix.
+
+    Routers count to the shared experts: every token goes through both.
+    """
 
     embedding: int = Field(ge=1)
     head: int = Field(ge=0, description="0: the embedding is used once more.")
