@@ -29,6 +29,7 @@ KIND_COMPONENTS = {
     "engine": "engine/Dockerfile.engine",
 }
 HELM_WAIT = "180s"
+BOTH = ("kubectl", "helm")
 # Longer than one `helm upgrade --wait` of ours takes.
 PENDING_LIMIT_S = 200.0
 
@@ -49,13 +50,25 @@ def prepare(where: str, root: Path) -> tuple[Cluster, list[Path]]:
 def target(kubeconfig: Path, root: Path) -> tuple[Cluster, list[Path]]:
     """The cluster of a kubeconfig. Ours gets the values that mount this machine's code; for
     others SLIPSTREAM_VALUES may name a values file (their images, for example)."""
+    if _is_ours(kubeconfig):
+        return _built_tools(kubeconfig), [_write_values("local", _local_values(), root)]
+    extra = os.environ.get("SLIPSTREAM_VALUES")
+    return _installed_tools(kubeconfig, *BOTH), [Path(extra)] if extra else []
+
+
+def current() -> Cluster:
+    """The cluster that the environment names, to look at. Raises InstallError."""
+    kubeconfig = _current_kubeconfig()
+    if _is_ours(kubeconfig):
+        return _built_tools(kubeconfig)
+    return _installed_tools(kubeconfig, "kubectl")
+
+
+def _is_ours(kubeconfig: Path) -> bool:
     from slipstream_local import cluster as local
 
-    for state in local.all_states().values():
-        if state.layout.kubeconfig.resolve() == kubeconfig.resolve():
-            return _built_tools(kubeconfig), [_write_values("local", _local_values(), root)]
-    extra = os.environ.get("SLIPSTREAM_VALUES")
-    return _installed_tools(kubeconfig), [Path(extra)] if extra else []
+    states = local.all_states().values()
+    return any(state.layout.kubeconfig.resolve() == kubeconfig.resolve() for state in states)
 
 
 def install(cluster: Cluster, chart: Path, values: list[Path]) -> None:
@@ -126,8 +139,8 @@ def _built_tools(kubeconfig: Path) -> Cluster:
     return Cluster(kubeconfig, (str(programs["kube"]), "kubectl"), (str(programs["helm"]),))
 
 
-def _installed_tools(kubeconfig: Path) -> Cluster:
-    for program in ("kubectl", "helm"):
+def _installed_tools(kubeconfig: Path, *programs: str) -> Cluster:
+    for program in programs:
         if shutil.which(program) is None:
             raise InstallError(f"{program} is not on the PATH: install it and run this again")
     return Cluster(kubeconfig, ("kubectl",), ("helm",))
@@ -225,7 +238,7 @@ def _prepare_kind(root: Path) -> tuple[Cluster, list[Path]]:
         "image": {"tag": "dev", "pullPolicy": "Never"},
         "engine": {"podDefaults": {"spec": spec}},
     }
-    return _installed_tools(kubeconfig), [_write_values("kind", values, root)]
+    return _installed_tools(kubeconfig, *BOTH), [_write_values("kind", values, root)]
 
 
 def _require_docker() -> None:

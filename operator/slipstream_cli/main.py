@@ -10,6 +10,7 @@ import typer
 
 from slipstream_cli import bench, cache, crds, engine, gateway, local, operator
 from slipstream_cli.demo import demo
+from slipstream_cli.plan import plan
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,6 +38,7 @@ def _options(
 
 
 app.command()(demo)
+app.command()(plan)
 app.add_typer(local.app, name="local")
 app.add_typer(crds.app, name="crds")
 app.add_typer(operator.app, name="operator")
