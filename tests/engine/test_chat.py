@@ -100,6 +100,7 @@ def test_bad_arguments_of_an_earlier_turn_are_an_object_all_the_same(
 
 
 @given(arguments=st.text(max_size=30))
+@pytest.mark.slow
 def test_no_text_in_place_of_arguments_stops_the_conversation(arguments: str) -> None:
     for source in (_OBJECT, _ITEMS, _TEXT):
         _render(source, _called(arguments))

@@ -39,6 +39,7 @@ def _schema(document: Any) -> Guide:
     return Guide(GuideKind.JSON_SCHEMA, schema.checked(document))
 
 
+@pytest.mark.slow
 def test_a_guide_that_takes_too_long_ends_alone_and_is_remembered() -> None:
     async def scenario() -> None:
         async with _checker() as checker:
@@ -114,6 +115,7 @@ _HOSTILE: dict[str, Guide] = {
 }
 
 
+@pytest.mark.slow
 def test_a_hostile_guide_is_refused_or_runs_with_short_steps() -> None:
     """What passes is walked with random tokens: no step of it takes long."""
 

@@ -179,6 +179,7 @@ def test_the_time_of_a_draft_model_is_never_lost(
     assert num_tokens / took_s >= 0.99 * batch / cost.step_s(batch)
 
 
+@pytest.mark.slow
 def test_a_draft_model_that_was_bad_for_long_is_found_again() -> None:
     """Nobody asked it any more, so nobody learnt that it was good: for as long as the process."""
     model = Model("model")

@@ -154,6 +154,7 @@ async def test_a_client_that_leaves_frees_its_place_within_a_step(
     assert (seen["status"], seen["disconnect"]) == (499, True)
 
 
+@pytest.mark.slow
 async def test_a_client_that_never_reads_is_let_go_at_its_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -235,6 +236,7 @@ async def test_the_death_of_any_rank_ends_the_replica_with_its_name(victim: int)
 
 
 @pytest.mark.parametrize("victim", [None, 1, 2])
+@pytest.mark.slow
 async def test_a_rank_that_only_misses_another_is_not_the_cause(victim: int | None) -> None:
     async with side.serving(parallel={"pipeline": 3}) as running, running.client() as client:
         asking = asyncio.create_task(client.post(CHAT, json=side.chat("<lost>")))
@@ -254,6 +256,7 @@ async def _take_all(mailbox: Mailbox) -> None:
         await mailbox.take()
 
 
+@pytest.mark.slow
 async def test_a_rank_that_hangs_with_work_is_the_replicas_end() -> None:
     config = configs.dump(side.config())
     client = await RankClient.start(config, module=side.MODULE, silent_s=1.0)
@@ -275,6 +278,7 @@ async def test_a_rank_that_hangs_with_work_is_the_replicas_end() -> None:
         os.kill(pid, 0)
 
 
+@pytest.mark.slow
 async def test_a_rank_that_hangs_is_noticed_also_where_everybody_gives_up_first() -> None:
     config = configs.dump(side.config())
     client = await RankClient.start(config, module=side.MODULE, silent_s=1.0)

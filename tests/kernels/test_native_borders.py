@@ -269,6 +269,7 @@ _THREADS = """
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.slow
 def test_threads_are_as_many_as_asked_for_also_in_a_child_and_leave_signals_to_others(
     level: str,
 ) -> None:
@@ -336,6 +337,7 @@ _EDGES = """
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.slow
 def test_not_a_byte_is_read_behind_what_is_given(level: str) -> None:
     _run(_EDGES, level)
 
