@@ -1,4 +1,7 @@
-"""What drafts gave one answer, in the shape of vLLM's per-request metrics."""
+"""What drafts gave one answer, under the names of vLLM's per-request metrics.
+
+Without those of a fixed draft length: here a length is chosen for every step.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
