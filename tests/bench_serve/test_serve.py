@@ -25,6 +25,8 @@ from slipstream_bench.summary import Summary, summarize
 from slipstream_cli.main import app
 from tests.bench_serve.endpoint import Script, Stand, begin, event, refuse, send, stand
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 0.15
 
 

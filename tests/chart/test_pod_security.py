@@ -89,6 +89,7 @@ def test_the_root_file_system_is_read_only_and_tmp_is_not(helm: Helm) -> None:
         ("containers.0.ports.0.hostPort", 80, "operator: hostPort"),
     ],
 )
+@pytest.mark.slow
 def test_the_check_sees_each_way_out(helm: Helm, path: str, value: Any, violation: str) -> None:
     spec = copy.deepcopy(pod_specs(helm)["slipstream-operator"])
     target: Any = spec

@@ -162,6 +162,7 @@ def _answer(
 @pytest.mark.parametrize("batch", [1, 8, 64])
 @pytest.mark.parametrize("cost", COSTS.values(), ids=COSTS)
 @pytest.mark.parametrize("chance", [0.0, 0.3, 0.6, 0.9])
+@pytest.mark.slow
 def test_the_time_of_a_draft_model_is_never_lost(
     chance: float, cost: CostTable, batch: int
 ) -> None:

@@ -216,6 +216,7 @@ async def test_a_rank_that_dies_in_a_step_fails_every_request_and_the_health(ord
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.slow
 async def test_the_death_of_any_rank_ends_the_replica_with_its_name(victim: int) -> None:
     parallel = {"tensor": 3}
     async with side.serving(parallel=parallel) as running:

@@ -246,6 +246,7 @@ def _parsed(name: str, text: str, max_calls: int | None) -> tuple[str, list[tupl
 @pytest.mark.parametrize("max_calls", [None, 1], ids=["many", "one"])
 @cases(12)
 @given(seed=st.integers(0, 1 << 30))
+@pytest.mark.slow
 def test_any_draws_of_a_forced_call_are_calls_that_the_parser_reads(
     name: str, max_calls: int | None, seed: int
 ) -> None:
@@ -278,6 +279,7 @@ _ARGUMENTS = st.one_of(
 @pytest.mark.parametrize("name", TOOL_FORMATS)
 @cases(40)
 @given(st.dictionaries(_names | st.just(" "), _ARGUMENTS, max_size=3), st.integers(0, 1 << 30))
+@pytest.mark.slow
 def test_any_draws_of_a_strict_call_are_arguments_of_any_schema(
     name: str, properties: dict[str, Any], seed: int
 ) -> None:
@@ -365,6 +367,7 @@ def test_a_schema_of_a_few_kilobytes_is_little_work(name: str) -> None:
 @pytest.mark.parametrize("name", TOOL_FORMATS)
 @cases(12)
 @given(seed=st.integers(0, 1 << 30), words=st.sampled_from(["", "I look.\n", "<", "\n\n"]))
+@pytest.mark.slow
 def test_where_a_strict_call_begins_nothing_but_a_call_may_follow(
     name: str, seed: int, words: str
 ) -> None:

@@ -167,6 +167,7 @@ DRIFTS: dict[str, Callable[[int], float]] = {
 @pytest.mark.parametrize("batch", [1, 8, pytest.param(64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cost", COSTS.values(), ids=COSTS)
 @pytest.mark.parametrize("drift", DRIFTS.values(), ids=DRIFTS)
+@pytest.mark.slow
 def test_never_slower_than_none_when_the_chances_must_be_learnt(
     drift: Callable[[int], float], cost: CostTable, batch: int
 ) -> None:

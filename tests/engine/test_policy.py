@@ -107,6 +107,7 @@ def _happen(simulation: Simulation, event: Event, requests: list[Request]) -> No
     max_draft_tokens=st.one_of(st.integers(0, 6), st.just(64)),
     seed=st.integers(0, 99),
 )
+@pytest.mark.slow
 def test_every_answer_is_the_naive_loops_and_no_page_is_ever_in_the_wrong_place(
     workload: list[tuple[int, Request]],
     limits: Limits,

@@ -167,6 +167,7 @@ def test_looking_at_few_tokens_first_changes_no_draw(case: tuple[torch.Tensor, D
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_draws_follow_the_distribution_of_the_definitions(fields: dict[str, Any]) -> None:
     count = 4000
     params = SamplingParams(seed=11, **fields)

@@ -22,7 +22,7 @@ from slipstream_engine.tracing import Tracing
 from tests.engine import fakerank, served, side
 from tests.engine.side import CHAT, PLAIN
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 _TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 _PARENT = {"traceparent": f"00-{_TRACE}-00f067aa0ba902b7-01"}
 _SECRET = "xylophone"

@@ -197,6 +197,7 @@ async def test_a_client_that_leaves_within_its_body_is_counted_as_gone() -> None
     [b"", b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-slow: "],
     ids=["mute", "in a head"],
 )
+@pytest.mark.slow
 async def test_a_connection_that_asks_nothing_is_closed(sent: bytes) -> None:
     async with engine("a") as a:
         slices = [service_slice({"a": a.port})]

@@ -177,6 +177,7 @@ def test_a_token_that_is_no_number_spoils_none_that_does_not_see_it(
     assert bool(spoilt[seeing].isnan().all())
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_into_memory_at_once_is_answered_in_turns(threaded: Native) -> None:
     """Sixteen MiB are 127 partial answers of so many heads; each row has two or three."""
     rng = torch.Generator().manual_seed(4)

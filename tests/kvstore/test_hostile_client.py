@@ -35,6 +35,8 @@ from tests.kvstore.support import (
     set_request,
 )
 
+pytestmark = pytest.mark.slow
+
 SHORT = Timeouts(hello_s=0.2, io_s=0.2, idle_s=LONG_S)
 
 

@@ -39,6 +39,8 @@ from tests.kvstore.support import (
     set_request,
 )
 
+pytestmark = pytest.mark.slow
+
 _START_S = 60.0
 
 

@@ -24,6 +24,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.slow
 def test_sigterm_ends_an_operator_that_still_waits_for_the_api_server(tmp_path: Path) -> None:
     cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
@@ -62,6 +63,7 @@ def test_sigterm_ends_an_operator_that_still_waits_for_the_api_server(tmp_path: 
 
 
 @pytest.mark.parametrize("component", ["operator", "gateway", "engine"])
+@pytest.mark.slow
 def test_what_nobody_foresaw_is_told_like_every_other_failure(
     component: str, tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ from tests.engine.conformance import asking
 from tests.engine.conformance.asking import CHAT, PLAIN
 from tests.engine.served import Served
 
+pytestmark = pytest.mark.slow
+
 _GOLDEN = Path(__file__).parent / "golden"
 _MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Write a function."}]
 

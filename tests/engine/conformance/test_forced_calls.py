@@ -16,6 +16,8 @@ from tests.engine.conformance import asking, spoken
 from tests.engine.conformance.asking import CHAT
 from tests.engine.served import Served
 
+pytestmark = pytest.mark.slow
+
 _MODES = pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
 
 

@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from tests.engine.conformance.asking import CHAT, ENDPOINTS, body, chunks, joined, text_of, whole
 from tests.engine.served import Served
 
+pytestmark = pytest.mark.slow
+
 
 class Colour(Enum):
     RED = "red"

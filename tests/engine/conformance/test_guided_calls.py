@@ -19,6 +19,8 @@ from tests.engine.conformance import asking, spoken
 from tests.engine.conformance.asking import CHAT, CONTEXT
 from tests.engine.served import Served
 
+pytestmark = pytest.mark.slow
+
 _MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 _TEMPLATE = (
     "{#- <tool_call> -#}{% for tool in tools or [] %}{{ tool.function.name }}\n{% endfor %}"

@@ -17,6 +17,8 @@ from tests.engine.conformance.spoken import THOUGHT, THOUGHTS
 from tests.engine.side import Side
 from tests.engine.speaking import CALLS, TOOLS
 
+pytestmark = pytest.mark.slow
+
 _GOLDEN = Path(__file__).parent / "golden"
 _TYPED: Any = TOOLS
 

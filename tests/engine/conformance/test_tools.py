@@ -16,6 +16,8 @@ from tests.engine.side import Side
 from tests.engine.speaking import CALLS, TOOLS
 from tests.engine.tools import writing
 
+pytestmark = pytest.mark.slow
+
 _NAMED = {"type": "function", "function": {"name": "read_file"}}
 _MODES = pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
 

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,6 +104,7 @@ uses = st.builds(Use, st.integers(50, 95), st.sampled_from((512, 2048, 8192)))
 
 
 @given(st.data(), model(), workloads, objectives, uses)
+@pytest.mark.slow
 def test_what_is_chosen_fits_and_no_other_that_will_do_is_better_in_everything(
     data: st.DataObject, facts: ModelFacts, workload: Workload, objective: Objective, use: Use
 ) -> None:
@@ -166,6 +168,7 @@ def will_do(layout: Layout, workload: Workload, objective: Objective) -> bool:
 
 
 @given(st.data(), model(), card(), workloads, objectives, uses)
+@pytest.mark.slow
 def test_one_more_free_island_makes_no_time_worse_and_loses_no_plan(
     data: st.DataObject,
     facts: ModelFacts,
