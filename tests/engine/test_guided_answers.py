@@ -3,14 +3,15 @@
 import json
 import random
 import time
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field, TypeAdapter
 
-from slipstream_engine.guides import calls, schema
+from slipstream_engine.guides import calls, schema, unions
 from slipstream_engine.guides.calls import Tool
 from slipstream_engine.guides.spec import Guide, GuideError, GuideKind
 from slipstream_engine.spec.draft import Draft
@@ -168,6 +169,25 @@ def test_any_draws_under_any_schema_are_a_value_of_it(asked: dict[str, Any], see
     )
 
 
+class _Circle(BaseModel):
+    kind: Literal["circle"]
+    size: Annotated[int, Field(ge=0, le=9)]
+
+
+class _Leaf(BaseModel):
+    kind: Literal["leaf"]
+    is_green: bool
+
+
+class _Branch(BaseModel):
+    kind: Literal["branch"]
+    left: Annotated["_Branch | _Leaf", Field(discriminator="kind")]
+    right: Annotated["_Leaf | _Circle", Field(discriminator="kind")]
+
+
+_Shape = Annotated[_Circle | _Leaf, Field(discriminator="kind")]
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -193,8 +213,17 @@ def test_any_draws_under_any_schema_are_a_value_of_it(asked: dict[str, Any], see
         },
         {"type": "object", "patternProperties": {"^x": {"type": "null"}}, "maxProperties": 2},
         {"type": "object", "additionalProperties": {"type": "null"}, "minProperties": 2},
+        TypeAdapter(_Shape).json_schema(),
+        TypeAdapter(_Branch).json_schema(),
     ],
-    ids=["a union with a discriminator", "all of two", "names by a pattern", "two of any name"],
+    ids=[
+        "a union with a discriminator",
+        "all of two",
+        "names by a pattern",
+        "two of any name",
+        "Pydantic's union",
+        "Pydantic's union with itself in it",
+    ],
 )
 def test_what_is_rarer_in_schemas_is_kept_to(document: dict[str, Any]) -> None:
     for seed in range(12):
@@ -483,3 +512,25 @@ def test_strict_parameters_that_cannot_be_kept_are_told_by_their_path(
     assert caught.value.path == f"tools[3].function.parameters{path}"
     # Who did not ask for it gets what there is.
     calls.forced(TOOL_FORMATS[name], [Tool("f", parameters, False, "x")], None)
+
+
+def test_objects_that_are_referred_to_exclude_each_other_or_are_refused() -> None:
+    def one_of(*kinds: str) -> Guide:
+        parts = {
+            str(place): {"type": "object", "properties": {"a": {"const": kind}}, "required": ["a"]}
+            for place, kind in enumerate(kinds)
+        }
+        references = [{"$ref": f"#/$defs/{name}"} for name in parts]
+        return guided.schema({"oneOf": references, "$defs": parts})
+
+    assert json.loads(_answer(one_of("b", "c"), 1) or "")["a"] in {"b", "c"}
+    with pytest.raises(GuideError, match="oneOf"):
+        _answer(one_of("b", "b"), 1)
+
+
+def test_what_unions_would_write_out_without_end_is_left_as_it_is() -> None:
+    large = {"type": "object", "properties": {"kind": {"const": "x" * 90_000}}}
+    document = {"oneOf": [{"$ref": "#/$defs/a"}] * 8, "$defs": {"a": large}}
+    assert unions.side_by_side(document) is document
+    few = {**document, "oneOf": [{"$ref": "#/$defs/a"}] * 2}
+    assert unions.side_by_side(few) == {**few, "oneOf": [large, large]}

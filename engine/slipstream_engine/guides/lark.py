@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from slipstream_engine.guides import unions
+
 # Between two parts of a JSON text. Without a bound a model may write blanks up to its last token.
 _WHITESPACE = r"[ \t\r\n]{1,40}"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -24,7 +26,7 @@ def json_value(schema: Any) -> str:
         # True allows every value, false none.
         return f"%json {json.dumps(schema)}"
     options = {"whitespace_pattern": _WHITESPACE}
-    return f"%json {json.dumps({**schema, 'x-guidance': options})}"
+    return f"%json {json.dumps({**unions.side_by_side(schema), 'x-guidance': options})}"
 
 
 def json_object() -> str:

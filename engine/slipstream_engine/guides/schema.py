@@ -7,7 +7,7 @@ still be too much work to compile: `checker.py` finds that out in a process of i
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from slipstream_engine.guides.spec import GuideError
 
@@ -90,21 +90,38 @@ def pointer(reference: str) -> list[str]:
 
 
 def parts(schema: Any) -> Iterator[tuple[Any, str]]:
-    """Every schema in a schema that was read, itself first."""
+    """Every schema in a schema that was read, itself first, with its path."""
     to_visit = [(schema, "")]
     while to_visit:
         found, path = to_visit.pop()
         yield found, path
-        if not isinstance(found, dict):
-            continue
-        for key, value in found.items():
-            at = f"{path}.{key}"
-            if key in _NAMED:
-                to_visit += [(one, f"{at}.{name}") for name, one in value.items()]
-            elif isinstance(value, list) and key in _LISTS | {"items"}:
-                to_visit += [(one, f"{at}[{index}]") for index, one in enumerate(value)]
-            elif key in _ONE:
-                to_visit.append((value, at))
+        for one, steps in _children(found):
+            names = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+            to_visit.append((one, path + "".join(names)))
+
+
+def pointed(schema: Any) -> Iterator[tuple[Any, str]]:
+    """The same, with references to them."""
+    to_visit = [(schema, "#")]
+    while to_visit:
+        found, reference = to_visit.pop()
+        yield found, reference
+        for one, steps in _children(found):
+            names = (quote(str(it).replace("~", "~0").replace("/", "~1")) for it in steps)
+            to_visit.append((one, "/".join((reference, *names))))
+
+
+def _children(found: Any) -> Iterator[tuple[Any, tuple[str | int, ...]]]:
+    """The schemas that a schema has in it, and the way to each."""
+    if not isinstance(found, dict):
+        return
+    for key, value in found.items():
+        if key in _NAMED:
+            yield from ((one, (key, name)) for name, one in value.items())
+        elif isinstance(value, list) and key in _LISTS | {"items"}:
+            yield from ((one, (key, index)) for index, one in enumerate(value))
+        elif key in _ONE:
+            yield value, (key,)
 
 
 class _Reader:
