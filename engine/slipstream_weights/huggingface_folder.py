@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from slipstream_weights import documents, huggingface, parts, shards, sizes
@@ -12,6 +13,8 @@ from slipstream_weights.checkpoint import Array, TextModel
 from slipstream_weights.errors import ModelInvalid
 
 _CONFIG = "config.json"
+_EMBEDDINGS, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_ROWS_AT_ONCE = 4096
 
 
 class HuggingFaceCheckpoint:
@@ -22,17 +25,32 @@ class HuggingFaceCheckpoint:
         self._config = documents.read(folder / _CONFIG)
         self.checkpoint = huggingface.describe(self._config, str(folder / _CONFIG))
         sizes.check(self.checkpoint, str(folder / _CONFIG))
-        stored = [
-            (tensor.name, tensor)
-            for tensor in shards.read(folder)
-            # A copy of the embeddings that some writers add; a tied model has no use for it.
-            if not (self.checkpoint.has_tied_embeddings and tensor.name == "lm_head.weight")
-        ]
-        self._parts = parts.find(self.checkpoint, stored, str(folder))
+        stored = {tensor.name: tensor for tensor in shards.read(folder)}
+        # A copy of the embeddings that some writers add; a tied model has no use for it.
+        self._copy = stored.pop(_HEAD, None) if self.checkpoint.has_tied_embeddings else None
+        self._parts = parts.find(self.checkpoint, stored.items(), str(folder))
+        if self._copy is not None and self._copy.shape != self._parts[_EMBEDDINGS].shape:
+            raise self._no_copy()
 
     def tensors(self) -> Iterator[tuple[str, Array]]:
+        self._check_copy()
         for name in self._parts:
             yield name, self.read(name)
+
+    def _check_copy(self) -> None:
+        """Raises ModelInvalid for a head of its own, which config.json does not know of."""
+        if self._copy is None:
+            return
+        for start in range(0, self._copy.shape[0], _ROWS_AT_ONCE):
+            rows = slice(start, min(start + _ROWS_AT_ONCE, self._copy.shape[0]))
+            copied = self._copy.read(rows, slice(0, self._copy.shape[1]))
+            # NaN too is a copy of itself: that no value is one is looked at elsewhere.
+            if not np.array_equal(copied, self.read(_EMBEDDINGS, rows), equal_nan=True):
+                raise self._no_copy()
+
+    def _no_copy(self) -> ModelInvalid:
+        message = "left over: config.json ties it to the embeddings, and it is no copy of them"
+        return ModelInvalid(message, str(self._folder), _HEAD)
 
     def packed_tensors(self) -> Iterator[tuple[str, Array]]:
         return self.tensors()

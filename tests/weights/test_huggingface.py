@@ -66,9 +66,24 @@ def test_tensors_come_back_as_they_were_stored(folder: Path) -> None:
 
 def test_a_copy_of_tied_embeddings_is_ignored(folder: Path) -> None:
     _config(folder, tie_word_embeddings=True)
+    stored = _tensors(folder)
+    _save(folder, {**stored, "lm_head.weight": stored["model.embed_tokens.weight"]})
     opened = source.open_checkpoint(folder)
     assert opened.checkpoint.has_tied_embeddings
     assert "lm_head.weight" not in dict(opened.tensors())
+
+
+def test_a_head_of_its_own_beside_tied_embeddings_is_left_over(folder: Path) -> None:
+    _config(folder, tie_word_embeddings=True)
+    stored = _tensors(folder)
+    changed = stored["model.embed_tokens.weight"].copy()
+    changed[-1, -1] += 1
+    _save(folder, {**stored, "lm_head.weight": changed})
+    with pytest.raises(ModelInvalid, match=r"left over.*lm_head\.weight"):
+        list(source.open_checkpoint(folder).tensors())
+    _save(folder, {**stored, "lm_head.weight": changed[:-1].copy()})
+    with pytest.raises(ModelInvalid, match=r"left over.*lm_head\.weight"):
+        source.open_checkpoint(folder)
 
 
 def test_half_precision_is_widened_exactly(folder: Path) -> None:
