@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from slipstream_api.speculator import SpeculatorSpec
 from slipstream_engine import costs
@@ -42,24 +41,27 @@ def make(
             runner, limits.page_tokens, limits.max_batch_tokens, limits.max_context, clock
         )
     cost = CostTable(measured_s) if spec.adaptive else None
-    longest = spec.max_draft_tokens
+    synthetic = None
+    store = _store(spec) if spec.synthetic_acceptance is None else None
     if spec.synthetic_acceptance is not None:
         wanted = spec.synthetic_acceptance
         synthetic = Synthetic.of_length(wanted.length_milli / 1000, wanted.seed)
-        drafter = Chooser([Member(SyntheticDrafter(synthetic))], _report)
+        members = [Member(SyntheticDrafter(synthetic))]
         _log.warning("drafts count as accepted whatever the model says: for load tests alone")
-        return Speculation(
-            drafter, longest, cost, clock, synthetic, num_failures=lambda: drafter.num_failures
-        )
-    store = _store(spec)
-    members = _members(spec, store)
+    else:
+        members = _members(spec, store)
     if model is not None:
         members.append(replace(model, cost=model.cost / measured_s[1]))
     chooser = Chooser(members, _report, cost)
-    speculation = partial(
-        Speculation, chooser, longest, cost, clock, num_failures=lambda: chooser.num_failures
+    return Speculation(
+        chooser,
+        spec.max_draft_tokens,
+        cost,
+        clock,
+        synthetic,
+        forget=(lambda tenant: None) if store is None else store.forget,
+        num_failures=lambda: chooser.num_failures,
     )
-    return speculation() if store is None else speculation(forget=store.forget)
 
 
 def names(spec: SpeculatorSpec) -> tuple[str, ...]:

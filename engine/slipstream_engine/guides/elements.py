@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slipstream_engine.guides import lark, schema
+from slipstream_engine.guides import lark, schema, unions
 from slipstream_engine.guides.spec import GuideError
 from slipstream_engine.tools import arguments
 from slipstream_engine.tools.formats import KEY_PATTERN, Parameters
@@ -111,9 +111,9 @@ def _leaves(value: Any, root: Mapping[str, Any], path: str) -> Iterator[tuple[An
                 yield found, at
             continue
         _check_only(found, (word,), at)
-        if word == "oneOf" and (objects := _objects(found[word], root, at)) is not None:
-            # The library knows whether they exclude each other, where it sees them side by side.
-            yield {word: objects}, at
+        if word == "oneOf" and all(map(_is_object, unions.members(found, root))):
+            # The library knows whether they exclude each other.
+            yield {word: found[word]}, at
             continue
         at = f"{at}.{word}"
         if word != "$ref":
@@ -131,16 +131,8 @@ def _alternatives(found: Any) -> str | None:
     return None
 
 
-def _objects(schemas: list[Any], root: Mapping[str, Any], path: str) -> list[Any] | None:
-    """What schemas mean, where each is one of objects. References go round in no circle."""
-    made = []
-    for found in schemas:
-        while isinstance(found, dict) and found.keys() == {"$ref"}:
-            found = schema.target(root, found["$ref"], path)
-        if not isinstance(found, dict) or found.get("type") != "object":
-            return None
-        made.append(found)
-    return made
+def _is_object(found: Any) -> bool:
+    return isinstance(found, dict) and found.get("type") == "object"
 
 
 def _values(

@@ -20,10 +20,11 @@ def side_by_side(root: Mapping[str, Any]) -> Mapping[str, Any]:
     Within them a `oneOf` is a reference to where it stands already, so that what contains itself is
     written out once. Unchanged where there is nothing to do, or too much.
     """
-    places = {id(found): pointer for found, pointer in _unions(root)}
+    places: dict[int, str] = {}
     room = _MAX_CHARACTERS
-    for found, _ in _unions(root):
-        room -= sum(len(json.dumps(one)) for one in _members(found, root))
+    for found, pointer in _unions(root):
+        places[id(found)] = pointer
+        room -= sum(len(json.dumps(one)) for one in members(found, root))
         if room < 0:
             return root
 
@@ -37,7 +38,7 @@ def side_by_side(root: Mapping[str, Any]) -> Mapping[str, Any]:
         if is_copy:
             return {"$ref": places[id(value)]}
         made = {key: written(one, is_copy=False) for key, one in value.items() if key != "oneOf"}
-        return {**made, "oneOf": [written(one, is_copy=True) for one in _members(value, root)]}
+        return {**made, "oneOf": [written(one, is_copy=True) for one in members(value, root)]}
 
     made: Mapping[str, Any] = written(root, is_copy=False) if places else root
     return made
@@ -47,12 +48,13 @@ def _unions(root: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Each `oneOf` that refers to an object, and a reference to it."""
     for found, pointer in schema.pointed(root):
         if isinstance(found, dict) and "oneOf" in found:
-            pairs = zip(found["oneOf"], _members(found, root), strict=True)
+            pairs = zip(found["oneOf"], members(found, root), strict=True)
             if any(one is not member for one, member in pairs):
                 yield found, pointer
 
 
-def _members(found: Mapping[str, Any], root: Mapping[str, Any]) -> list[Any]:
+def members(found: Mapping[str, Any], root: Mapping[str, Any]) -> list[Any]:
+    """The alternatives of a `oneOf`: of those that refer to an object that object."""
     return [_object(one, root) for one in found["oneOf"]]
 
 

@@ -15,9 +15,6 @@ from slipstream_engine.spec.acceptance import Acceptance
 from slipstream_engine.spec.draft import NO_DRAFT, Draft, Drafter, FeatureDrafter, Key, Subject
 from slipstream_engine.spec.lengths import CostTable
 
-# From which rate a batch that does not draft begins to (`lengths`): where there is less to be had,
-# what was drafted would not be verified.
-_WORTH_RATE = 1.02
 # A drafter that costs time and is expected to bring too little is not asked, and shows nothing. In
 # one of so many sequences it is asked all the same, for one token in each of the first steps: who
 # was bad for an hour is found again, and one that is better than was thought at all.
@@ -95,7 +92,8 @@ class Chooser:
         best = [(NO_DRAFT, NO_DRAFT)] * len(asked)
         expected = [0.0] * len(asked)
         shares = self._shares(asked)
-        rates = [_WORTH_RATE] * len(asked)
+        # With less a batch that does not draft would not begin to: nothing would be verified.
+        rates = [lengths.WORTH_RATE] * len(asked)
         for member in self._members:
             wanted: list[tuple[int, Key, int]] = []
             for index, (key, budget) in enumerate(asked):

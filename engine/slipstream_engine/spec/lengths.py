@@ -25,7 +25,8 @@ _LEAST_GAIN = 0.001
 CAUTION = 0.9
 # From not drafting to drafting: by how much a step must be better to count, and how much of that
 # must have come together. A step that is a tenth better is enough, one that is a hundredth never.
-_MARGIN = math.log(1.02)
+WORTH_RATE = 1.02
+_MARGIN = math.log(WORTH_RATE)
 _ENOUGH = math.log(1.10)
 
 

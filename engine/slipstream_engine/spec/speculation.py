@@ -191,12 +191,14 @@ class Speculation:
             self._tell(key)
         self._untold.pop(key, None)
         told = self._told.pop(key, None)
+        # Also where it was preempted, and its prompt told again.
+        is_read = key[0] in self._read
+        self._read.discard(key[0])
         if told is not None:
             if finished:
                 self._catch_up(key, told)
             self._drafter.stop(key, finished)
-        elif key[0] in self._read:
-            self._read.remove(key[0])
+        elif is_read:
             self._drafter.stop(key, False)
 
     def forget(self, tenant: bytes) -> None:
